@@ -134,6 +134,8 @@ class Size:
     __floordiv__ = _operator(lambda one, two: floored(one, two))
 
     def __mul__(self, other: Any) -> Any:
+        if other == 1:
+            return self
         return _times(self, other) if isinstance(other, int | Fraction | Size) else NotImplemented
 
     __rmul__ = __mul__
@@ -278,8 +280,10 @@ def _content(terms: Iterable[tuple[Monomial, Number]]) -> Fraction:
 
 def _reduced(size: Any) -> Any:
     """The size with sums in denominators cancelled where they divide their numerators."""
-    atoms = (atom for monomial, _ in terms_of(size) for atom, _ in monomial)
-    for divisor in dict.fromkeys(atom for atom in atoms if _is_divisor(atom)):
+    if not isinstance(size, Size):
+        return size
+    parts = [atom for monomial, _ in size.terms for atom, _ in monomial if not isinstance(atom, str)]
+    for divisor in dict.fromkeys(filter(_is_divisor, parts)):
         over = ((divisor, -1),)
         above = {_joined(each, over, -1): by for each, by in size.terms if (divisor, -1) in each}
         divided = _divided(_made(above), divisor.size)
@@ -458,8 +462,12 @@ _MADE: dict[str, Callable[[Any], Any]] = {"floor": _floor, "Max": positive_part,
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
-    found = put_in(size, values)
-    return found if found == size else evaluate(found, values)
+    while isinstance(size, Size):
+        found = put_in(size, values)
+        if found is size or found == size:
+            break
+        size = found
+    return size
 
 
 def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:

@@ -171,7 +171,10 @@ def _programmed(search: Search, least: float = math.inf) -> Tree | None:
     ) -> None:
         if not next(left):
             raise _OutOfPatienceError
-        both, cost = s1 | s2, cost1 + cost2 + held[0].estimate(s1, s2)
+        both, cost = s1 | s2, cost1 + cost2
+        if cost > cost_cap or (both in xn and cost >= xn[both][1]):
+            return
+        cost += held[0].estimate(s1, s2)
         if cost <= cost_cap and (both not in xn or cost < xn[both][1]):
             xn[both] = (frozenset(map(numbers.get, held[0].axes_of(both))), cost, (contract1, contract2))
 

@@ -233,6 +233,23 @@ class _Products(dict[tuple[float, float, float, float, bool, bool], float]):
         return found
 
 
+class _Copies(dict[Layout, tuple[float, float]]):
+    """Lower bounds of the seconds to copy a tensor, by its layout: in all, and if the innermost axis does not stay."""
+
+    def __init__(self, problem: Problem, extents: _Extents) -> None:
+        self.profile, self.itemsize, self.extents = problem.profile, problem.itemsize, extents
+
+    def __missing__(self, layout: Layout) -> tuple[float, float]:
+        elements, size = self.extents[layout], self.itemsize * self.extents[layout]
+        if elements > HELD:
+            least = scattered = self.profile.pointwise(size, 0.0)
+        else:
+            least = self.profile.pointwise(2 * size, size)
+            scattered = least if self.profile.blocked else least + self.profile.scattered * elements
+        self[layout] = found = least, scattered
+        return found
+
+
 class _Matrices(dict[tuple[Layout, ...], tuple[_Matrix, _Matrix]]):
     """A tensor as the left and as the right operand of a product, by its layout and the batch, outer and summed axes.
 
@@ -240,7 +257,8 @@ class _Matrices(dict[tuple[Layout, ...], tuple[_Matrix, _Matrix]]):
 
     def __init__(self, problem: Problem, extents: _Extents) -> None:
         self.profile, self.itemsize, self.composite = problem.profile, problem.itemsize, problem.composite
-        self.extents = extents
+        self.extents, self.copies = extents, _Copies(problem, extents)
+        self.single = frozenset(axis for axis, size in problem.sizes.items() if size == 1)
 
     def __missing__(self, key: tuple[Layout, ...]) -> tuple[_Matrix, _Matrix]:
         layout, batch, outer, summed = key
@@ -248,26 +266,34 @@ class _Matrices(dict[tuple[Layout, ...], tuple[_Matrix, _Matrix]]):
         is_matrix = bool(outer and summed)
         seconds = view * ((not is_matrix) + (not own)) if batch else 0.0
         grouped = len(own) > 1 or len(outer) > 1 or len(summed) > 1 or not self.composite.isdisjoint(layout)
-        order, found = view_order(layout, groups := (own, outer, summed)), list[_Matrix]()
+        order = view_order(layout, (own, outer, summed))
         if order is None or (order and order[-1] == 0 and (outer or summed)):
-            pairs, seconds = ((outer, summed), (summed, outer)), seconds + view + view * grouped
-            moved = 2 * self.itemsize * self.extents[layout]
-            least = seconds + self.profile.launch + moved / self.profile.held_bandwidth
-            found = [
-                _Matrix(seconds, least, False, self.extents[b or a or own], own + a + b) for a, b in pairs
-            ]
+            seconds += view + view * grouped
+            found = (
+                self._copied(seconds, layout, own, outer, summed),
+                self._copied(seconds, layout, own, summed, outer),
+            )
         else:
             turned = is_matrix and order.index(1) > order.index(2)
-            inner = self.extents[groups[order[-1]] if order else ()]
+            inner = self.extents[(own, outer, summed)[order[-1]] if order else ()]
             if own and order[0] != 0:  # it is read in an order that differs from its layout
                 lying = own + (summed + outer if turned else outer + summed)
                 access = memory_access(lying, (layout,), self.extents.sizes, self.itemsize)
                 seconds += self.profile.reached(access)
-            for numbers, turns in (([*order], turned), ([-n % 3 for n in order], is_matrix and not turned)):
-                brought = seconds + view * (grouped + (numbers != sorted(numbers)))
-                found.append(_Matrix(brought, brought, turns, inner))
-        self[key] = left, right = found[0], found[1]
-        return left, right
+            other = is_matrix and not turned
+            one, two = (
+                seconds + view * (grouped + (each != sorted(each)))
+                for each in ([*order], [-n % 3 for n in order])
+            )
+            found = _Matrix(one, one, turned, inner), _Matrix(two, two, other, inner)
+        self[key] = found
+        return found
+
+    def _copied(self, seconds: float, layout: Layout, own: Layout, one: Layout, two: Layout) -> _Matrix:
+        """A tensor that is copied, for a product that takes some seconds for views."""
+        lying, last = own + one + two, two or one or own
+        moves = layout[-1] != last[-1] and layout[-1] not in self.single and last[-1] not in self.single
+        return _Matrix(seconds, seconds + self.copies[layout][moves], False, self.extents[last], lying)
 
 
 class Pricing:
@@ -318,9 +344,12 @@ class Pricing:
         Axes of one position may be dropped from any group, so that views for them may not be needed.
         """
         both = a & b
-        work = self.extent(a | b) if not both <= kept else 0.0
-        moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
-        kernel = self.profile.at_least(work, moved)
+        if both <= kept:
+            moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
+            kernel = self.profile.pointwise(moved, self.itemsize * self.extent(kept))
+            return kernel, kernel
+        groups = (both & kept, a - b, b - a, both - kept)
+        kernel = self.profile.at_least(*map(self.extent, groups), self.itemsize)
         summed, batch = both & self.long - kept, both & kept & self.long
         if a == b or not summed:
             return kernel, kernel
@@ -436,11 +465,15 @@ class Pricing:
         if wanted is not None:
             outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
         orders = itertools.product(self._batches(a, b, batch, own_a, own_b, inners, wanted), inners, outers)
-        found = [(lead, rows, columns, inner) for lead, inner, (rows, columns) in orders]
         if batch:
-            return found
+            return [(lead, rows, columns, inner) for lead, inner, (rows, columns) in orders]
         return dict.fromkeys(
-            [(lead, *[tuple([x for x in axes if x not in lead]) for axes in each]) for lead, *each in found]
+            [
+                (lead, *[_without(axes, lead) for axes in (rows, columns, inner)])
+                if lead
+                else ((), rows, columns, inner)
+                for lead, inner, (rows, columns) in orders
+            ]
         )
 
     def _batches(
@@ -487,16 +520,19 @@ class Pricing:
             floor: a lower bound of the seconds of the product itself.
         """
         (one, left), (two, right) = pair
-        if floor + left.least + right.least > limit:
+        kernel = self._kernel(left, right, groups)
+        if kernel + left.least + right.least > limit:
             return math.inf
         before = left.seconds if left.copied is None else left.seconds + self.walks[left.copied, (one,)]
-        if floor + before + right.least > limit:
+        if kernel + before + right.least > limit:
             return math.inf
         before += right.seconds if right.copied is None else right.seconds + self.walks[right.copied, (two,)]
-        if floor + before > limit:
-            return math.inf
+        return before + kernel
+
+    def _kernel(self, left: _Matrix, right: _Matrix, groups: Groups) -> float:
+        """Seconds of the product itself."""
         (batch, rows, columns, _), (many, m, n, k) = groups, map(self.extent, groups)
-        seconds = before + self.products[many, m, n, k, right.turned, left.turned]
+        seconds = self.products[many, m, n, k, right.turned, left.turned]
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not (rows or right.turned):  # a vector times a matrix reads it row by row

@@ -271,9 +271,16 @@ class DeviceProfile:
                 seconds += n * (self.scattered * k if crossed else self.run * m * SHORT)
         return seconds
 
-    def at_least(self, work: float, moved: float) -> float:
-        """A lower bound on the seconds of a product, from its multiply-adds and bytes."""
-        return self.launch + math.hypot(2.0 * work / self.flops, self.stream(moved))
+    def at_least(self, batch: float, m: float, n: float, k: float, size: int) -> float:
+        """A lower bound of the seconds of such products, in any layouts, whatever axes of them become batch axes."""
+        written, rows = size * batch * m * n, m * n
+        if not self.widths:  # whole vectors along one of the two
+            rows = LANES * min(m * math.ceil(n / LANES), n * math.ceil(m / LANES))
+        arithmetic = 2.0 * batch * rows * k / self.flops
+        if self.small:
+            arithmetic = min(arithmetic, self.along * batch * m * n * k)
+        seconds = math.hypot(arithmetic, self.stream(size * batch * (m * k + k * n + m * n)))
+        return self.launch + seconds + (written / self.fresh_product if written >= self.fresh_bytes else 0.0)
 
     def row(self, columns: float, k: float, lies: int = 0) -> float:
         """Cost of a row of a product in multiply-adds: of whole vectors, or as measured for few columns.

@@ -18,6 +18,9 @@ __all__ = ["MOST", "MemoryAccess", "memory_access"]
 MOST = 10**60
 """More elements than any tensor has; four such numbers still multiply to a finite one."""
 
+DIGIT = 1 << 256
+"""More than any stride."""
+
 LINE = 64
 """Bytes of a cache line."""
 
@@ -95,28 +98,27 @@ def _loops(
     order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int]
 ) -> tuple[list[int], Sequence[Sequence[int]], list[float]]:
     """The loops of a walk, innermost first: their sizes, the strides of each operand, and its count of elements."""
-    strides, parts = list[dict[str, int]](), list[float]()
+    strides, parts = dict.fromkeys(order, 0), list[float]()  # each operand's is a digit of one number
     for operand in operands:
-        step, found = 1, dict[str, int]()
+        step = unit = DIGIT ** len(parts)
         for axis in reversed(operand):
-            found[axis] = step
+            strides[axis] += step
             step *= sizes[axis]
-        strides.append(found)
-        parts.append(float(min(step, MOST)))
-    loops, steps = list[int](), list[list[int]]()
-    following: list[int] = []  # the strides of a loop that would continue where the last one ends
+        parts.append(float(min(step // unit, MOST)))
+    loops, steps, following = list[int](), list[int](), -1
     for axis in reversed(order):
-        size = sizes[axis]
+        step, size = strides[axis], sizes[axis]
         if size == 1:
             continue
-        here = [each.get(axis, 0) for each in strides]
-        if loops and here == following:
+        if step == following:  # it continues where the last loop ends
             loops[-1] *= size
         else:
             loops.append(size)
-            steps.append(here)
-        following = [step * size for step in here]
-    return loops, [*zip(*steps, strict=True)] or [()] * len(parts), parts
+            steps.append(step)
+        following = step * size
+    if len(parts) == 1:
+        return loops, [steps], parts
+    return loops, [[step // DIGIT**n % DIGIT for step in steps] for n in range(len(parts))], parts
 
 
 class _Between(NamedTuple):
