@@ -70,7 +70,8 @@ def lower(
         values: every open size, for costs.
         target: the target that it is planned for.
         choose: orders an n-ary contraction.
-        planned: plans a block that is called, given which of its leaves get gradients.
+        planned: plans a block that is called, given which of its leaves get gradients; None if the steps are only
+            priced, so that their names do not matter.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
     """
@@ -87,6 +88,8 @@ def lower(
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
             _lower_line(context, item, item.equation.name in asked_for)
     results = tuple(_result(context, name, inside) for name in outputs)
+    if planned is None:
+        return tuple(context.steps), results
     names = {*lines.known}.union(*(line.sizes for line in lines.own))
     return tuple([_plainly(step, names) for step in context.steps]), results
 
@@ -227,6 +230,6 @@ def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
             names[axis.name] = found[1]
     if not names:
         return step
-    axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)
+    axes = tuple(replace(axis, name=names[axis.name]) if axis.name in names else axis for axis in step.axes)
     way = None if step.arrangement is None else step.arrangement.renamed(names)
     return replace(step, equation=renamed_axes(step.equation, names), axes=axes, arrangement=way)
