@@ -7,9 +7,8 @@ import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
 from ..device.cost_model import DeviceProfile, default_profile
 from ..display import Memory, in_bytes
@@ -22,17 +21,17 @@ from ..language.equation import Equation
 from ..ops.collectives import COLLECTIVES
 from ..ops.table import Element
 from ..passes.pipeline import traced
-from ..planning.gradients import leaves_of, rematerialized_to_fit
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
-from ..sharding.mesh import Mesh
-from ..sharding.plan import ShardedPlan, sharded_plan
-from ..sharding.sharded import AUTO, Shard, check_undivided
 from .function import generate
-from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
-from .tuning import check_tuning, tuned
+
+if TYPE_CHECKING:
+    from ..autodiff.joint import JointGraph
+    from ..sharding.mesh import Mesh
+    from ..sharding.plan import ShardedPlan
+    from ..sharding.sharded import Shard
 
 __all__ = ["plan", "planned", "written"]
 
@@ -78,7 +77,7 @@ def plan(
     wrt: str | Sequence[str] | None = None,
     trace: bool | int | Callable[[str], object] = False,
     mesh: Any = None,
-    shard: Shard = AUTO,
+    shard: Shard = "auto",
     links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Plan | ShardedPlan:
@@ -142,19 +141,27 @@ def plan(
     if not isinstance(trace, bool) and not callable(trace):
         sizes, trace = {**sizes, "trace": trace}, False
     if mesh is not None:
+        from ..sharding.plan import sharded_plan
+
         _check_on_mesh(tune=tune, trace=trace)
         chosen = chosen if COLLECTIVES.keys() <= chosen.templates.keys() else load_backend("torch")
         told: dict[str, Any] = {"backend": chosen, "device": device, "dtype": dtype, "profile": profile}
         told |= {"memory_limit": memory_limit, "compare": compare, "training": training}
         alone = functools.partial(_of_each_device, **told)
         return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
-    check_undivided(shard, links)
+    if shard != "auto" or links is not None:
+        from ..sharding.sharded import check_undivided
+
+        check_undivided(shard, links)
     device = chosen.device() if device is None else device
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
         if not training:
             return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
+        from ..planning.gradients import leaves_of
+        from .rematerialization import can_rematerialize, with_saved_bytes
+
         leaves = leaves_of(graph, wrt)
         if "with_vjp" not in chosen.templates:
             profile = profile or profile_of(chosen, device, dtype)
@@ -206,6 +213,8 @@ def _both_ways(
     def peak(joint: JointGraph) -> int:
         return max(each.peak_memory for each in forth_and_back(joint, None))
 
+    from ..planning.gradients import rematerialized_to_fit
+
     known = whole_sizes(graph, sizes)
     joint = rematerialized_to_fit(limit, graph, leaves, profile, dtype, known, peak)
     forward, back = forth_and_back(joint, limit)
@@ -248,7 +257,6 @@ def planned(
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
-    check_tuning(tune)
     supported = frozenset(backend.templates)
     limit = None if changing else memory_limit  # what autograd keeps is chosen later
 
@@ -259,10 +267,17 @@ def planned(
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:
             return written(scheduled(graph, profile), backend, around)
+        from .rematerialization import rematerialized_within
+
         plans = _in_calls(graph, functools.partial(scheduled, profile=profile))
         return rematerialized_within(plans, memory_limit, backend, changing)
 
-    return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
+    if tune is None:
+        return made(profile)
+    from .tuning import check_tuning, tuned
+
+    check_tuning(tune)
+    return tuned(made, profile, backend, around is not None)
 
 
 def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:

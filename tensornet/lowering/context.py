@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Choose, Layout, Strategy, flatten, view_order
 from ..device.cost_model import DeviceProfile
 from ..errors import ShapeError
@@ -37,6 +36,9 @@ from ..planning.target import Target
 from ..sizes import evaluate, product, size_names, symbol
 from .lines import Lines
 from .shared_layouts import shared_layouts
+
+if TYPE_CHECKING:
+    from ..autodiff.joint import JointGraph
 
 
 @dataclass(frozen=True)

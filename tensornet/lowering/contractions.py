@@ -6,10 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..autodiff.joint import JointGraph
-from ..autodiff.vjp import differentiated
 from ..contraction.order_search import fastest_with_vjp
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
@@ -35,6 +33,9 @@ from ..planning.plans import CallStep
 from ..sizes import symbol
 from .context import LoweringContext
 from .pointwise import Operand, combine, is_reciprocal, operand
+
+if TYPE_CHECKING:
+    from ..autodiff.joint import JointGraph
 
 NODE = 15e-6
 """The seconds that a product and its gradients cost as one node of autograd besides the operations: Python calls the
@@ -199,6 +200,8 @@ def _joint_product(
         order: the pairs.
         left: the axes of the result, in the expected layout of its gradient.
     """
+    from ..autodiff.vjp import differentiated  # most plans need no derivatives
+
     known = {axis: context.open(size) for axis, size in sizes.items()}
     axes = {
         axis: Axis(name, known[axis] if isinstance(known[axis], int) else symbol(name))

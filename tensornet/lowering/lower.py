@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Choose, Layout, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Apply
@@ -46,6 +46,9 @@ from .lines import Line, Lines
 from .loop_invariants import Planned, lower_block
 from .pointwise import applied, is_reciprocal
 from .reading import read
+
+if TYPE_CHECKING:
+    from ..autodiff.joint import JointGraph
 
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 

@@ -8,10 +8,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..autodiff.activity import check_derivatives
-from ..autodiff.joint import JointGraph
 from ..contraction.order_search import as_written, fastest, fastest_with_vjp, fewest_flops
 from ..contraction.pairs import Choose
 from ..errors import BackendError, ShapeError, by_name, near
@@ -34,6 +33,9 @@ from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
 from .slicing import Part, cuttable
 from .steps import Result, Step
 from .target import Target
+
+if TYPE_CHECKING:
+    from ..autodiff.joint import JointGraph
 
 __all__ = ["NOMINAL", "schedule", "whole_sizes"]
 
