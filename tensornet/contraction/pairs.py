@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
 from ..device.cost_model import HELD, DeviceProfile
@@ -198,114 +198,37 @@ Order: TypeAlias = "tuple[Pair, ...]"
 Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
-class _Extents(dict[Collection[str], float]):
-    """The number of positions along some axes, a layout or a frozen set; at most `MOST`, which only hopeless orders
-    reach. It is computed when it is first read."""
+class _Known(dict[Any, Any]):
+    """Values by key, each computed when it is first read."""
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute = compute
 
-    def __missing__(self, axes: Collection[str]) -> float:
-        self[axes] = found = min(math.prod([self.sizes[axis] for axis in axes]), MOST)
+    def __missing__(self, key: Any) -> Any:
+        self[key] = found = self.compute(key)
         return found
-
-
-class _Walks(dict[tuple[Layout, tuple[Layout, ...]], float]):
-    """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.seconds, self.more = problem.profile.walk_seconds, (problem.sizes, problem.itemsize)
-
-    def __missing__(self, key: tuple[Layout, tuple[Layout, ...]]) -> float:
-        self[key] = found = self.seconds(*key, *self.more)
-        return found
-
-
-class _Products(dict[tuple[float, float, float, float, bool, bool], float]):
-    """Seconds of the products of a batch of matrices; see `DeviceProfile.matmul`."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.seconds, self.itemsize = problem.profile.matmul, problem.itemsize
-
-    def __missing__(self, key: tuple[float, float, float, float, bool, bool]) -> float:
-        many, m, n, k, turned, crossed = key
-        self[key] = found = self.seconds(many, m, n, k, self.itemsize, turned, crossed)
-        return found
-
-
-class _Copies(dict[Layout, tuple[float, float]]):
-    """Lower bounds of the seconds to copy a tensor, by its layout: in all, and if the innermost axis does not stay."""
-
-    def __init__(self, problem: Problem, extents: _Extents) -> None:
-        self.profile, self.itemsize, self.extents = problem.profile, problem.itemsize, extents
-
-    def __missing__(self, layout: Layout) -> tuple[float, float]:
-        elements, size = self.extents[layout], self.itemsize * self.extents[layout]
-        if elements > HELD:
-            least = scattered = self.profile.pointwise(size, 0.0)
-        else:
-            least = self.profile.pointwise(2 * size, size)
-            scattered = least if self.profile.blocked else least + self.profile.scattered * elements
-        self[layout] = found = least, scattered
-        return found
-
-
-class _Matrices(dict[tuple[Layout, ...], tuple[_Matrix, _Matrix]]):
-    """A tensor as the left and as the right operand of a product, by its layout and the batch, outer and summed axes.
-
-    The batch may have axes that the tensor lacks."""
-
-    def __init__(self, problem: Problem, extents: _Extents) -> None:
-        self.profile, self.itemsize, self.composite = problem.profile, problem.itemsize, problem.composite
-        self.extents, self.copies = extents, _Copies(problem, extents)
-        self.single = frozenset(axis for axis, size in problem.sizes.items() if size == 1)
-
-    def __missing__(self, key: tuple[Layout, ...]) -> tuple[_Matrix, _Matrix]:
-        layout, batch, outer, summed = key
-        own, view = tuple([axis for axis in batch if axis in layout]), self.profile.view
-        is_matrix = bool(outer and summed)
-        seconds = view * ((not is_matrix) + (not own)) if batch else 0.0
-        grouped = len(own) > 1 or len(outer) > 1 or len(summed) > 1 or not self.composite.isdisjoint(layout)
-        order = view_order(layout, (own, outer, summed))
-        if order is None or (order and order[-1] == 0 and (outer or summed)):
-            seconds += view + view * grouped
-            found = (
-                self._copied(seconds, layout, own, outer, summed),
-                self._copied(seconds, layout, own, summed, outer),
-            )
-        else:
-            turned = is_matrix and order.index(1) > order.index(2)
-            inner = self.extents[(own, outer, summed)[order[-1]] if order else ()]
-            if own and order[0] != 0:  # it is read in an order that differs from its layout
-                lying = own + (summed + outer if turned else outer + summed)
-                access = memory_access(lying, (layout,), self.extents.sizes, self.itemsize)
-                seconds += self.profile.reached(access)
-            other = is_matrix and not turned
-            one, two = (
-                seconds + view * (grouped + (each != sorted(each)))
-                for each in ([*order], [-n % 3 for n in order])
-            )
-            found = _Matrix(one, one, turned, inner), _Matrix(two, two, other, inner)
-        self[key] = found
-        return found
-
-    def _copied(self, seconds: float, layout: Layout, own: Layout, one: Layout, two: Layout) -> _Matrix:
-        """A tensor that is copied, for a product that takes some seconds for views."""
-        lying, last = own + one + two, two or one or own
-        moves = layout[-1] != last[-1] and layout[-1] not in self.single and last[-1] not in self.single
-        return _Matrix(seconds, seconds + self.copies[layout][moves], False, self.extents[last], lying)
 
 
 class Pricing:
     """The ways to contract pairs of tensors of a problem, and their seconds on its device."""
 
     def __init__(self, problem: Problem) -> None:
-        self.profile, self.itemsize = problem.profile, problem.itemsize
+        profile, itemsize, sizes = problem.profile, problem.itemsize, problem.sizes
+        self.profile, self.itemsize, self.sizes, self.composite = profile, itemsize, sizes, problem.composite
         self.expanded, self.asked = problem.expanded, problem.asked
-        self.walks, extents = _Walks(problem), _Extents(problem.sizes)
-        self.products, self.matrices = _Products(problem), _Matrices(problem, extents)
-        self.extent = extents.__getitem__
-        self.long = frozenset(axis for axis, size in problem.sizes.items() if size > 1)
+        self.long = frozenset(axis for axis, size in sizes.items() if size > 1)
+        self.extent: Callable[[Collection[str]], float] = _Known(
+            lambda axes: min(math.prod([sizes[axis] for axis in axes]), MOST)
+        ).__getitem__
+        """The number of positions along some axes; at most `MOST`, which only hopeless orders reach."""
+        self.walks: dict[Any, float] = _Known(
+            lambda key: profile.walk_seconds(key[0], key[1], sizes, itemsize)
+        )
+        """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
+        self.products: dict[Any, float] = _Known(lambda key: profile.matmul(*key))
+        """Seconds of the products of a batch of matrices; see `DeviceProfile.matmul`."""
+        self.matrices: dict[Any, tuple[_Matrix, _Matrix]] = _Known(lambda key: self._matrix(*key))
+        """A tensor as the left and as the right operand of a product."""
 
     def priced(
         self,
@@ -348,8 +271,8 @@ class Pricing:
             moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
             kernel = self.profile.pointwise(moved, self.itemsize * self.extent(kept))
             return kernel, kernel
-        groups = (both & kept, a - b, b - a, both - kept)
-        kernel = self.profile.at_least(*map(self.extent, groups), self.itemsize)
+        many, m, n, k = map(self.extent, (both & kept, a - b, b - a, both - kept))
+        kernel = self.profile.at_least(many, m, n, k, self.itemsize)
         summed, batch = both & self.long - kept, both & kept & self.long
         if a == b or not summed:
             return kernel, kernel
@@ -532,7 +455,7 @@ class Pricing:
     def _kernel(self, left: _Matrix, right: _Matrix, groups: Groups) -> float:
         """Seconds of the product itself."""
         (batch, rows, columns, _), (many, m, n, k) = groups, map(self.extent, groups)
-        seconds = self.products[many, m, n, k, right.turned, left.turned]
+        seconds = self.products[many, m, n, k, self.itemsize, right.turned, left.turned]
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not (rows or right.turned):  # a vector times a matrix reads it row by row
@@ -540,6 +463,41 @@ class Pricing:
         if not columns:
             seconds += self.profile.run * k * m / max(1.0, left.inner)
         return seconds
+
+    def _matrix(
+        self, layout: Layout, batch: Layout, outer: Layout, summed: Layout
+    ) -> tuple[_Matrix, _Matrix]:
+        """A tensor as the left and as the right operand of a product. The batch may have axes that it lacks."""
+        own, view = tuple([axis for axis in batch if axis in layout]), self.profile.view
+        is_matrix = bool(outer and summed)
+        seconds = view * ((not is_matrix) + (not own)) if batch else 0.0
+        grouped = len(own) > 1 or len(outer) > 1 or len(summed) > 1 or not self.composite.isdisjoint(layout)
+        order = view_order(layout, (own, outer, summed))
+        if order is None or (order and order[-1] == 0 and (outer or summed)):
+            seconds += view + view * grouped
+            orders = (own, outer, summed), (own, summed, outer)
+            left, right = (self._copied(seconds, layout, each) for each in orders)
+            return left, right
+        turned = is_matrix and order.index(1) > order.index(2)
+        inner = self.extent((own, outer, summed)[order[-1]] if order else ())
+        if own and order[0] != 0:  # it is read in an order that differs from its layout
+            lying = own + (summed + outer if turned else outer + summed)
+            access = memory_access(lying, (layout,), self.sizes, self.itemsize)
+            seconds += self.profile.reached(access)
+        one, two = (
+            seconds + view * (grouped + (each != sorted(each)))
+            for each in ([*order], [-n % 3 for n in order])
+        )
+        return _Matrix(one, one, turned, inner), _Matrix(two, two, is_matrix and not turned, inner)
+
+    def _copied(self, seconds: float, layout: Layout, groups: Groups) -> _Matrix:
+        """A tensor that is copied into the order of some groups, after some seconds for views."""
+        last, elements, least = groups[2] or groups[1] or groups[0], self.extent(layout), self.profile.launch
+        if elements <= HELD:
+            least = self.profile.pointwise(2 * self.itemsize * elements, self.itemsize * elements)
+            moves = layout[-1] != last[-1] and self.long.issuperset((layout[-1], last[-1]))
+            least += self.profile.scattered * elements if moves and not self.profile.blocked else 0.0
+        return _Matrix(seconds, seconds + least, False, self.extent(last), flatten(groups))
 
     def _added_up(self, axes: Layout) -> float:
         """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
