@@ -36,6 +36,7 @@ myst_heading_anchors = 3
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
+napoleon_use_param = False  # the text of `a, b:` is printed once
 sphinx_gallery_conf = {
     "examples_dirs": ["tutorials", "gallery"],
     "gallery_dirs": ["lessons", "layers"],
@@ -54,6 +55,8 @@ sphinx_gallery_conf = {
 
 
 NAMES = re.compile(r"(?<![`\w])`(tensornet\.(?:models\.|study\.)?\w+)`(?!`)")
+
+PLURALS = re.compile(r"(`[^`]+`)(s\b)")
 
 MARKS = re.compile(r"(?<![`\w*])(\*{1,2}(?=\w)|\|)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)")
 
@@ -83,7 +86,8 @@ def as_rest(app, what, name, obj, options, lines):
         if in_example:
             found.append(line)
         elif not line.lstrip().startswith("|"):
-            found.append(NAMES.sub(r":py:obj:`\1`", MARKS.sub(r"\\\g<0>", line)))
+            marked = PLURALS.sub(r"\1\\ \2", MARKS.sub(r"\\\g<0>", line))
+            found.append(NAMES.sub(r":py:obj:`\1`", marked))
             found[-1] += ":" if line.endswith(":") and _is_code(line, lines[at + 1 : at + 3]) else ""
         elif not found[-1].startswith("   "):
             found += [".. list-table::", "   :header-rows: 1", ""]
@@ -104,14 +108,14 @@ def listed_once(app, name, source):
         source[0] = source[0].rpartition(".. toctree::\n   :hidden:")[0]
 
 
-def finish_notebooks(app, error):
-    """Notebooks of the gallery bring the module that checks them."""
-    for path in Path(app.outdir, "_downloads").rglob("*.ipynb"):
+def finish_downloads(app, error):
+    """Downloads of the gallery bring the module that checks them."""
+    for path in Path(app.outdir, "_downloads").rglob("plot_*.*"):
         made.add_check(path)
 
 
 def setup(app):
-    app.connect("build-finished", finish_notebooks)
+    app.connect("build-finished", finish_downloads)
     app.connect("source-read", listed_once)
     app.connect("autodoc-process-docstring", as_rest, priority=400)  # before napoleon
     app.add_directive("commands", Commands)

@@ -1,4 +1,4 @@
-"""What the site shows of data: speeds of `benchmarks/results` and options of the command line; notebooks that run."""
+"""What the site shows of data: speeds of `benchmarks/results` and options of the command line; downloads that run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 import statistics
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 CHECK = Path(__file__).parent / "gallery" / "against.py"
-MAGIC = "%%writefile against.py\n"
+IMPORT = "from against import check\n"
+FUTURE = "from __future__ import annotations\n"
 OURS = "tensornet"
 WAYS = {"forward": "forward", "backward": "both ways"}
 MODULES = {"tcl": "contractions --only TCL"}  # where a suite is no module of its own
@@ -51,20 +53,26 @@ def ratios(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def add_check(path: Path) -> None:
-    """Puts the module with the check of the gallery at the head of a notebook that uses it, once."""
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    cells = ["".join(each["source"]) for each in notebook["cells"]]
-    if any("from against import" in each for each in cells) and not cells[0].startswith(MAGIC):
-        source = MAGIC + CHECK.read_text(encoding="utf-8")
-        cell = {
-            "cell_type": "code",
-            "execution_count": None,
-            "metadata": {},
-            "outputs": [],
-            "source": [source],
-        }
-        notebook["cells"].insert(0, cell)
-        path.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+    """Puts the module with the check of the gallery into a download that imports it: a script, a notebook, or a zip."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            members = {each: archive.read(each).decode("utf-8") for each in archive.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in members.items():
+                archive.writestr(name, with_check(text, Path(name).suffix))
+    else:
+        path.write_text(with_check(path.read_text(encoding="utf-8"), path.suffix), encoding="utf-8")
+
+
+def with_check(text: str, suffix: str) -> str:
+    """The text of a script or a notebook, with the source of the check in the place of its import."""
+    source = CHECK.read_text(encoding="utf-8").replace(FUTURE, "")
+    if suffix == ".py":
+        return text.replace(IMPORT, source)
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        cell["source"] = ["".join(cell["source"]).replace(IMPORT.strip(), source.strip())]
+    return json.dumps(notebook, indent=1)
 
 
 def _cases(document: dict[str, Any]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -91,15 +94,24 @@ def test_links_that_lead_nowhere_are_found(site: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_a_notebook_of_the_gallery_brings_its_check_once(tmp_path: Path) -> None:
+def test_downloads_of_the_gallery_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from made import add_check
 
-    for name, source in (("layer", "from against import check\n"), ("lesson", "import torch\n")):
-        path, cell = tmp_path / f"{name}.ipynb", {"cell_type": "code", "source": [source]}
-        path.write_text(json.dumps({"cells": [cell]}))
-        for _ in range(2):
-            add_check(path)
-        *added, last = ("".join(each["source"]) for each in json.loads(path.read_text())["cells"])
-        assert last == source
-        against = (DOCS / "gallery" / "against.py").read_text(encoding="utf-8")
-        assert added == ([f"%%writefile against.py\n{against}"] if name == "layer" else [])
+    monkeypatch.setitem(sys.modules, "against", None)  # importing it fails
+    source = (DOCS / "gallery" / "plot_paths.py").read_text(encoding="utf-8")
+    cells = [{"cell_type": "code", "source": source.splitlines(keepends=True)}]
+    files = {"layer.py": source, "layer.ipynb": json.dumps({"cells": cells}), "lesson.py": "import torch\n"}
+    with zipfile.ZipFile(tmp_path / "layer.zip", "w") as archive:
+        for name, text in files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            archive.writestr(name, text)
+    for name in (*files, "layer.zip") * 2:  # done twice, as when a site is built again
+        add_check(tmp_path / name)
+    runpy.run_path(str(tmp_path / "layer.py"))
+    script = (tmp_path / "layer.py").read_text(encoding="utf-8")
+    (cell,) = json.loads((tmp_path / "layer.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert "".join(cell["source"]) == script
+    assert (tmp_path / "lesson.py").read_text(encoding="utf-8") == files["lesson.py"]
+    with zipfile.ZipFile(tmp_path / "layer.zip") as archive:
+        for name in files:
+            assert archive.read(name) == (tmp_path / name).read_bytes()

@@ -304,6 +304,33 @@ def shuffle_by_hand(x):
 check(shuffle, shuffle_by_hand, x=(2, 6, 4, 5))
 
 # %%
+# Sampling at computed positions (spatial transformer)
+# ----------------------------------------------------
+# `Spatial Transformer Networks <https://arxiv.org/abs/1506.02025>`_, Jaderberg et al. 2015. ``p`` and ``q``
+# are where each pixel of the result is read. Bilinear interpolation is a product with two hat functions, such as
+# ``relu(1 - abs(q - index(h)))``. Outside of the image it reads 0, and the positions have gradients.
+
+transformer = tn.layer(
+    """
+    a[b,k,l]   = z[b,m] * A[k,l,m] + B[k,l]
+    s[i]       = 2 * index(i) / (i - 1) - 1
+    t[j]       = 2 * index(j) / (j - 1) - 1
+    p[b,i,j]   = (a[b,0,0] * t[j] + a[b,0,1] * s[i] + a[b,0,2] + 1) / 2 * (w - 1)
+    q[b,i,j]   = (a[b,1,0] * t[j] + a[b,1,1] * s[i] + a[b,1,2] + 1) / 2 * (h - 1)
+    y[b,c,i,j] = x[b,c,h,w] * relu(1 - abs(q[b,i,j] - index(h))) * relu(1 - abs(p[b,i,j] - index(w)))
+    """,
+    inputs="x z", i=5, j=6, k=2, l=3, m=4,
+)
+
+
+def transformer_by_hand(x, z, A, B):
+    grid = F.affine_grid(torch.einsum("bm,klm->bkl", z, A) + B, (2, 1, 5, 6), align_corners=True)
+    return F.grid_sample(x, grid, align_corners=True)
+
+
+check(transformer, transformer_by_hand, x=(2, 3, 7, 8), z=(2, 4))
+
+# %%
 # Aggregation around words (NetVLAD)
 # ----------------------------------
 # `NetVLAD <https://arxiv.org/abs/1511.07247>`_, Arandjelović et al. 2015, before its normalisation.

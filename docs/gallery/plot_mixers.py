@@ -153,6 +153,22 @@ def rms_by_hand(x, g):
 check(rms, rms_by_hand, x=(3, 6))
 
 # %%
+# Batch normalisation, in training
+# --------------------------------
+# `Batch Normalization <https://arxiv.org/abs/1502.03167>`_, Ioffe and Szegedy 2015: the statistics are those of the
+# batch, over all axes but the channel. In inference, with stored statistics ``m`` and ``v``, it is
+# ``(x - m[c]) / sqrt(v[c] + 1e-5) * g[c] + u[c]``.
+
+batch_norm = tn.layer("y[b,c,h,w] = normalize[b,h,w](x[b,c,h,w]) * g[c] + u[c]", inputs="x", c=3)
+
+
+def batch_norm_by_hand(x, g, u):
+    return F.batch_norm(x, None, None, g, u, training=True)
+
+
+check(batch_norm, batch_norm_by_hand, x=(4, 3, 5, 6))
+
+# %%
 # Layer norm from the condition (AdaLN)
 # -------------------------------------
 # `Scalable Diffusion Models with Transformers <https://arxiv.org/abs/2212.09748>`_, Peebles and Xie 2022.

@@ -104,6 +104,32 @@ def gru_by_hand(x, W, U, u, v):
 check(gru, gru_by_hand, x=(2, 6, 3))
 
 # %%
+# Both ways
+# ---------
+# `Bidirectional Recurrent Neural Networks <https://doi.org/10.1109/78.650093>`_, Schuster and Paliwal 1997:
+# ``l[b,t+1,p]`` goes from the end to the front, and ``stack`` puts the two states side by side.
+
+both = tn.layer(
+    """
+    r[b,t,o]     = tanh(x[b,t,i] * W[o,i] + r[b,t-1,p] * U[o,p] + u[o])
+    l[b,t,o]     = tanh(x[b,t,i] * V[o,i] + l[b,t+1,p] * R[o,p] + v[o])
+    y[b,t,(s,o)] = stack[s](r[b,t,o], l[b,t,o])
+    """,
+    inputs="x", i=3, o=5,
+)
+
+
+def both_by_hand(x, W, U, u, V, R, v):
+    cell = torch.nn.RNN(3, 5, batch_first=True, bidirectional=True).double()
+    there = dict(weight_ih_l0=W, weight_hh_l0=U, bias_ih_l0=u, bias_hh_l0=0 * u)
+    back = dict(weight_ih_l0=V, weight_hh_l0=R, bias_ih_l0=v, bias_hh_l0=0 * v)
+    weights = there | {f"{name}_reverse": each for name, each in back.items()}
+    return torch.func.functional_call(cell, weights, (x,))[0].detach()
+
+
+check(both, both_by_hand, x=(2, 6, 3))
+
+# %%
 # Minimal gated unit
 # ------------------
 # `Minimal Gated Unit <https://arxiv.org/abs/1603.09420>`_, Zhou et al. 2016: one gate.
@@ -427,34 +453,3 @@ def convolutional_by_hand(x, W, R, w):
 
 
 check(convolutional, convolutional_by_hand, x=(2, 5, 3, 9))
-
-# %%
-# Conditional random field
-# ------------------------
-# `Conditional Random Fields <https://repository.upenn.edu/handle/20.500.14332/6188>`_, Lafferty et al. 2001, of a
-# chain: the log-likelihood of labels ``s``. ``s[b,:-1]`` and ``s[b,1:]`` are the neighbouring pairs (t, t+1), and each
-# reads the table ``A``; the sum over all paths is a recurrence.
-
-field = tn.layer(
-    """
-    e[b]      = sum[t,k](onehot[k](s[b,t]) * x[b,t,k])
-    p[b]      = sum[t](A[s[b,:-1],s[b,1:]])
-    a[b,-1,k] = x[b,0,k]
-    a[b,u,k]  = x[b,u+1,k] + logsumexp[j](a[b,u-1,j] + A[j,k])
-    y[b]      = e + p - logsumexp[k](a[b,-1,k])
-    """,
-    inputs="x[b,t,k] s[b,t]", k=4,
-)
-
-
-def field_by_hand(x, s, A):
-    made = []
-    for scores, labels in zip(x, s, strict=True):
-        paths = torch.cartesian_prod(*[torch.arange(4)] * 5)
-        of_all = scores[torch.arange(5), paths].sum(1) + A[paths[:, :-1], paths[:, 1:]].sum(1)
-        own = scores[torch.arange(5), labels].sum() + A[labels[:-1], labels[1:]].sum()
-        made.append(own - of_all.logsumexp(0))
-    return torch.stack(made)
-
-
-check(field, field_by_hand, x=(2, 5, 4), s=[[0, 3, 3, 1, 2], [2, 2, 0, 1, 1]])

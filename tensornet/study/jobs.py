@@ -253,7 +253,7 @@ class Dask:
     """The workers of a Dask cluster; the extra `dask` installs what it needs.
 
     Attributes:
-        address: the address of its scheduler, such as "tcp://127.0.0.1:8786".
+        address: the address of its scheduler, such as `tcp://127.0.0.1:8786`.
     """
 
     address: str
