@@ -58,9 +58,13 @@ class Asked:
     kept: tuple[tuple[str, Placement], ...] = ()
 
     def places(self, name: str, n: int) -> bool:
-        """Whether an axis is divided along a mesh axis. A number after a name only keeps two axes apart."""
-        stem = name.rstrip("0123456789").removesuffix("_") if "_" in name else name
-        return self.axes is not None and ((name, n) in self.axes or (stem, n) in self.axes)
+        """Whether an axis is divided along a mesh axis."""
+        return any(m == n and _is_called(name, asked) for asked, m in self.axes or ())
+
+
+def _is_called(name: str, asked: str) -> bool:
+    """Whether an axis is one that a user means. A number after a name only keeps two axes apart."""
+    return asked in (name, name.rstrip("0123456789").removesuffix("_") if "_" in name else name)
 
 
 @functools.lru_cache(maxsize=256)
@@ -190,8 +194,7 @@ class Part:
         for name, n in self.asked.axes:
             if found[n] == REPLICATED and self.mesh.shape[n] > 1:
                 for d, dim in enumerate(dims):
-                    there = self.asked.places(dim[0].name, n) and dim[0].name.startswith(name)
-                    if there and dim[0].size % self._parts(found, d, n) == 0:
+                    if _is_called(dim[0].name, name) and dim[0].size % self._parts(found, d, n) == 0:
                         found[n] = d
                         break
         return tuple(found)

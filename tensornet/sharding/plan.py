@@ -149,7 +149,10 @@ class ShardedPlan:
     @property
     def memory(self) -> int:
         """The bytes of the parameters on each device."""
-        return _held(self.sharded, self.dtype)
+        leaves = self.sharded.local.parameters
+        return itemsize(self.dtype) * sum(
+            math.prod(int(dim_size(dim)) for dim in leaf.dims) for leaf in leaves
+        )
 
     @property
     def training_memory(self) -> int:
@@ -189,21 +192,20 @@ class ShardedPlan:
                     f"  {each.name:<20} {each.axis:<8} {each.of[:40]:<40}  {amount(each.bytes, 'B'):>9}"
                     f"  {amount(each.seconds, 's'):>9}{f'  {times}×' if times > 1 else ''}"
                 )
-        yield self._row("this plan", self.sharded)
+        yield self._row("this plan")
         seen = {self.sharded.local}
         for name, other in self.others():
             if other.local not in seen:
                 seen.add(other.local)
-                yield f"{self._row(name, other)}  ({other.seconds / self.sharded.seconds:.2f}× the time)"
+                row = replace(self, sharded=other)._row(name)
+                yield f"{row}  ({other.seconds / self.sharded.seconds:.2f}× the time)"
 
-    def _row(self, name: str, sharded: Sharded) -> str:
-        """The costs of a placement, each step of training on each device."""
-        found = collectives_of(sharded.local, sharded.mesh, itemsize(self.dtype), self.wrt)
-        moved = sum(each.bytes * times for each, times in found.items())
-        held = _held(sharded, self.dtype)
+    def _row(self, name: str) -> str:
+        """The costs of a step of training on each device."""
+        held, seconds = self.memory, amount(self.sharded.seconds, "s")
         return (
-            f"     {name + ':':<16} {amount(moved, 'B')} sent by each device, {amount(held, 'B')} of parameters"
-            f" ({amount(STATES * held, 'B')} with gradients and Adam), expected {amount(sharded.seconds, 's')}"
+            f"     {name + ':':<16} {amount(self.moved, 'B')} sent by each device, {amount(held, 'B')} of parameters"
+            f" ({amount(STATES * held, 'B')} with gradients and Adam), expected {seconds}"
         )
 
 
@@ -232,12 +234,6 @@ def sharded_plan(
                 continue  # the mesh has more devices than the axis has positions
 
     return ShardedPlan(made(shard=shard), make, dtype, frozenset(leaves), lambda: tuple(others()))
-
-
-def _held(sharded: Sharded, dtype: str) -> int:
-    """The bytes of the parameters on a device."""
-    numbers = sum(math.prod(int(dim_size(dim)) for dim in leaf.dims) for leaf in sharded.local.parameters)
-    return numbers * itemsize(dtype)
 
 
 def _numberless(text: str) -> str:
