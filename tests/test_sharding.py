@@ -23,6 +23,7 @@ from tensornet.sharding import sharded as made
 from tensornet.sharding.mesh import Mesh, Move
 from tensornet.sharding.part import Part, part_of
 from tensornet.sharding.placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
+from tensornet.sharding.plan import collectives_of
 from tensornet.sharding.redistribution import route
 from tensornet.sharding.search import CostTable, eliminated
 
@@ -191,6 +192,13 @@ def test_a_plan_says_what_is_sent() -> None:
     assert plan.memory == 2 * half
     steps = [step for step in plan.local.steps if "all_reduce" in str(step.equation)]
     assert [(step.bytes, step.seconds) for step in steps] == [(sharp, pytest.approx(3e-6 + sharp / 450e9))]
+
+
+def test_truth_values_are_sent_as_bytes() -> None:
+    text = "y[(r,b),c] = all_gather[r](x[b,c] != 0, mesh=0)\nz[(r,b),c] = all_gather[r](x[b,c], mesh=0)"
+    graph = tn.layer(text, inputs="x", outputs="y,z", r=2, b=4, c=3)
+    found = collectives_of(graph, Mesh.of({"model": 2}), 8, frozenset())
+    assert {each.of: each.bytes for each in found} == {"x[b,c] != 0": 12.0, "x[b,c]": 96.0}
 
 
 def test_options_of_a_plan_are_followed_on_a_mesh_or_refused() -> None:

@@ -13,14 +13,14 @@ from ..autodiff.activity import active, active_inside
 from ..display import amount
 from ..dtypes import itemsize
 from ..errors import ShapeError
-from ..frontend.elaborate_ir import of_tensors
+from ..frontend.elaborate_ir import Expressions, of_tensors
 from ..graph.element_types import bytes_of
 from ..graph.graph import Graph
 from ..graph.shape_inference import dim_size
+from ..ir.node import leaf
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, free_axes, references, rename, show
 from ..ops.collectives import COLLECTIVES, MESH, VJP
-from ..ops.table import Element
 from ..planning.blocks import with_functions
 from ..planning.gradients import leaves_of
 from ..planning.plans import CallStep, Plan
@@ -90,9 +90,11 @@ def _of_call(
     local: Graph, item: Equation, call: Call, mesh: Mesh, elements: Any, size: int, known: frozenset[str]
 ) -> Iterator[Collective]:
     """The collective of a call, and that of its backward pass."""
-    (argument,), scope = call.arguments, local.scope(item)
-    # a mask of positions reads no tensor: each device has it
-    element = max((elements[ref.name] for ref in references(argument)), default=Element.NUMBER)
+    (argument,), scope, expressions = call.arguments, local.scope(item), Expressions(local)
+    for ref in references(argument):
+        shape = [dim_size(dim) for dim in local.named[ref.name]]
+        expressions.tensors[ref.name] = leaf("input", shape, elements[ref.name], n=ref.name)
+    element = expressions.part(argument, scope).node.element
     lengths = {axis: evaluate(scope[axis], local.bound) for axis in free_axes(argument)}
     n, before = _operand(call, lengths, bytes_of(element, size))
     after = mesh.after(call.function, n, before)
@@ -164,10 +166,10 @@ class ShardedPlan:
 
     def placement(self, name: str) -> str:
         """A leaf with the mesh axes that divide each of its dimensions: `W[f:model,c]`."""
-        leaf = next(leaf for leaf in self.sharded.graph.leaves if leaf.name == name)
+        found = next(each for each in self.sharded.graph.leaves if each.name == name)
         names = [
             "(" + ",".join(axis.name for axis in dim) + ")" if len(dim) > 1 else dim[0].name
-            for dim in leaf.dims
+            for dim in found.dims
         ]
         return f"{name}[{','.join(self._divided(names, self.sharded.places[name]))}]"
 
