@@ -280,8 +280,7 @@ def _candidates(
     places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
     paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
     if inputs is not None and paths:
-        backend = backend_of(params[paths[0]])
-        weighed = metrics(graph, params, paths, batches_of(inputs), backend, DAMPING)
+        weighed = metrics(graph, params, paths, inputs, DAMPING)
     known = {**whole.bound, **dict.fromkeys(graph.open_sizes, NOMINAL), **whole_sizes(graph, sizes)}
     found = list[Candidate]()
     for name, at in places.items():

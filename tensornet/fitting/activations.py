@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..language.expression import (
     product_of,
 )
 from ..passes.dead_code import eliminate_dead_code
-from ..protocol import Backend
+from ..protocol import backend_of
 from ..runtime.compiling import compile
 from .forms import contract
 from .metrics import Metric
@@ -75,13 +75,9 @@ class Site:
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
     """The batches that a user gives: one array, one tuple of the inputs in order, or an iterable of these."""
-    if hasattr(inputs, "shape"):
-        yield (inputs,)
-    elif isinstance(inputs, tuple):
-        yield inputs
-    else:
-        for batch in inputs:
-            yield batch if isinstance(batch, tuple) else (batch,)
+    is_one = isinstance(inputs, tuple) or hasattr(inputs, "shape")
+    for batch in (inputs,) if is_one else inputs:
+        yield batch if isinstance(batch, tuple) else (batch,)
 
 
 def no_batches() -> EquationError:
@@ -91,12 +87,7 @@ def no_batches() -> EquationError:
 
 
 def metrics(
-    graph: Graph,
-    params: Mapping[str, Any],
-    paths: Sequence[str],
-    batches: Iterable[tuple[Any, ...]],
-    backend: Backend,
-    damping: float,
+    graph: Graph, params: Mapping[str, Any], paths: Sequence[str], inputs: Any, damping: float
 ) -> dict[str, Metric]:
     """The metric of each weight that the graph only multiplies by other tensors. Other weights have none.
 
@@ -104,8 +95,7 @@ def metrics(
         graph: the graph before its weights are substituted.
         params: its parameters.
         paths: the names of the weights.
-        batches: the inputs, in order, of each batch.
-        backend: the backend of the parameters.
+        inputs: the batches; see `batches_of`.
         damping: see `Metric`.
 
     Raises:
@@ -116,12 +106,12 @@ def metrics(
     found = [(path, site) for path in paths for site in sites(flat, path) or ()]
     if not found:
         return {}
-    lines = [_moments(flat, path, site) for path, site in found]
+    lines, backend = [_moments(flat, path, site) for path, site in found], backend_of(params[found[0][0]])
     body, outputs = (*flat.body, *itertools.chain(*lines)), tuple(moments.name for _, moments in lines)
     asked = eliminate_dead_code(replace(flat, body=body, outputs=outputs))
     run = compile(asked, backend=backend, params={leaf.name: params[leaf.name] for leaf in asked.parameters})
     sums: list[Any] = []
-    for batch in batches:
+    for batch in batches_of(inputs):
         made = run(*batch[: len(asked.inputs)])
         parts = made if isinstance(made, tuple) else (made,)
         seen = [backend.numpy(each).astype(np.float64) for each in parts]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..dtypes import element_type
 from ..errors import TensornetError, TensornetWarning, by_name
-from ..fitting.nearest import nearest
+from ..fitting.weights import nearest
 from ..graph.graph import Graph
 from ..protocol import Backend, load_backend
 from ..runtime.compiling import to_backend
