@@ -253,6 +253,8 @@ class _Writer:
     """Axes that a product around sums: one inside that summed them too would be another reading."""
     passed: Sequence[str] = ()
     """The axes of what a block is given."""
+    whole: bool = False
+    """Whether real numbers become integers, which NaN and infinity do not."""
 
     def __post_init__(self) -> None:
         self.sizes = {axis: self.draw.choices((0, 1, 2, 3, 4), (1, 12, 40, 35, 12))[0] for axis in POOL}
@@ -328,12 +330,16 @@ class _Writer:
             return "0", frozenset()
         axis = self.one(within)
         self.must.add(axis)
-        match self.draw.randrange(4):
+        match self.draw.randrange(5):
             case 0:
                 return f"index({axis}) % {self.size(bound)}", frozenset([axis])
             case 1:
                 read, held = self.positions(within, bound)
                 return f"({read} + 1) % {self.size(bound)}", held
+            case 4 if not self.own:
+                read, held = self.reads(within)
+                self.whole = True
+                return f"int64(3 * {read}) % {self.size(bound)}", held
             case 2 if bound in POOL and bound not in within and self.size(bound):
                 read, held = self.reads([*within, bound], {bound})
                 return f"{self.one(('argmax', 'argmin'))}[{bound}]({read})", held - {bound}
@@ -674,19 +680,24 @@ class _Writer:
         match self.draw.randrange(4):
             case 0 if size >= 2:
                 self.declared = [line for line in self.declared if not line.startswith(f"{source}[")]
-                sized = (f"{a}:{size}" if a == axis else a for a in order)
+                given = self.chance(60)
+                sized = (f"{a}:{size}" if a == axis and given else a for a in order)
                 self.declared.append(f"{source}[{', '.join(sized)}]: {self.leaves[source].kind}")
                 self.inputs = [each for each in self.inputs if each != source]
-                forms = (
-                    [("1:", "-1"), (":-1", "-1")]
-                    if self.chance(60)
-                    else [(self.one((("::2", ""), ("-1:", "one"), (":1", "one"))))]
+                middle = [("1:3", "2"), ("-3:-1", "2")] if size > 2 else []
+                forms = self.one(
+                    (
+                        *[[("1:", f"{axis}-1"), (":-1", f"{axis}-1")]] * 6,
+                        [("::2", f"({axis}+1)//2")],
+                        [self.one((("-1:", "1"), (":1", "1")))],
+                        [(":2", "2"), ("-2:", "2"), *middle][: self.draw.randint(1, 3)],
+                    )
                 )
                 parts = [
                     f"{source}[{','.join(form if a == axis else a for a in order)}]" for form, _ in forms
                 ]
                 text = f" {self.one('*-+')} ".join(parts)
-                length = {"-1": f"{axis}-1", "": f"({axis}+1)//2", "one": "1"}[forms[0][1]]
+                length = forms[0][1]
             case 1:
                 text, length = (
                     f"pad({read}, {axis}=({u},1)" + self.one((")", ", value=0.5)")),
@@ -703,10 +714,13 @@ class _Writer:
                 sources = [self.reads(rest, rest)[0] for _ in range(2)]
                 text, length = f"stack[{axis}]({', '.join(sources)})", "2"
                 order = [axis, *order]
+                if rest and self.chance(30):
+                    order, rest = [f"({','.join(self.some(order, 9, 9))})"], []
+                    length = f"2*{order[0].strip('()').replace(axis, '1').replace(',', '*')}"
         self.lines.append(
             f"{name}[{','.join(order)}] = {self.one(('{}', '{}', 'tanh({})', '2 * {}')).format(text if ' ' not in text or '(' in text[:8] else f'({text})')}"
         )
-        self.known.append(_Known(name, tuple(length if a == axis else a for a in order)))
+        self.known.append(_Known(name, tuple(length if has(a, axis) else a for a in order)))
 
     def ordered(self) -> None:
         """Positions in order: top, argsort, and what they pick."""
@@ -927,7 +941,7 @@ class _Writer:
             frozen=tuple(self.some(parameters, 1, 3)) if extra == "frozen" else (),
             memory_limit=self.one((600, 2000, 10000)) if extra == "memory_limit" else None,
             gradients=extra == "gradients",
-            special=self.chance(4),
+            special=self.chance(4) and not self.whole,
             wrong=self.chance(3),
             seed=self.draw.randrange(2**31),
         )
