@@ -38,7 +38,7 @@ def scan(
         found = as_tuple(function(*blank, *states, *rest))
         return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
     pieces = [library.unbind(each, axis) for each, axis in inputs]
-    made = list[Any]()
+    made: list[Any] = []
     for at in range(size)[::-1] if back else range(size):
         found = as_tuple(function(*(each[at] for each in pieces), *states, *rest))
         states = [found[number] for number in following]

@@ -74,6 +74,13 @@ def sign(x: Any) -> Any:
     return functional.hardtanh_(x.detach().mul(half_way).mul_(half_way))
 
 
+def floor_divide(a: Any, b: Any) -> Any:
+    """⌊a / b⌋, of reals with the gradient 0, which `//` has not."""
+    if any(isinstance(each, torch.Tensor) and each.is_floating_point() for each in (a, b)):
+        return torch.div(torch.as_tensor(a), b, rounding_mode="floor")
+    return shared.floor_divide(SHARED, a, b)
+
+
 def within(index: Any, size: int, name: str) -> Any:
     """Positions as int64, checked to be integers from 0 to `size` − 1.
 
@@ -219,22 +226,8 @@ def _counted(rows: Any, count: int) -> Any:
 
 
 _OWN = (
-    *(
-        binary,
-        dropped,
-        floating,
-        gather,
-        logsumexp,
-        number,
-        roll,
-        sign,
-        spaced,
-        take,
-        whole_matmul,
-        wide,
-        widen,
-    ),
-    *(windows, within),
+    *(binary, dropped, floating, floor_divide, gather, logsumexp, number, roll, sign, spaced, take),
+    *(whole_matmul, wide, widen, windows, within),
 )
 
 FUNCTIONS = {
