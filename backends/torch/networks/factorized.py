@@ -104,7 +104,14 @@ class Factorized:
         return ", ".join(each for each in (own, str(module._whole.graph.equations[-1])) if each)
 
 
+def _rounded(module: Any) -> torch.Tensor | None:
+    """The weight of a layer that is rounded without ranks, made at its last change; else None."""
+    return None if module._lone is None else module._modules[module._place]._modules[module._lone]()
+
+
 def _linear(module: Any, x: Any) -> Any:
+    if (whole := _rounded(module)) is not None:
+        return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
     found, weight = module._modules[module._place](x), module._parameters.get("weight")
     if weight is None:
         return found if module.bias is None else found + module.bias.to(found.dtype)
@@ -113,7 +120,8 @@ def _linear(module: Any, x: Any) -> Any:
 
 
 def _embedding(module: Any, x: Any) -> Any:
-    found = module._modules[module._place](x)
+    whole = _rounded(module)
+    found = module._modules[module._place](x) if whole is None else torch.nn.functional.embedding(x, whole)
     if module.padding_idx is None:
         return found
     return torch.where((x == module.padding_idx)[..., None], module.padding_row, found)
@@ -296,14 +304,17 @@ def attach(
     base: Any = type(module)
     module.__class__ = _class_of(besides, base, kind.parameter)
     module.add_module(place, run)
-    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain, _place=place)
+    lone = next(
+        (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
+    )
+    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain, _place=place, _lone=lone)
 
 
 def detach(module: Any) -> None:
     """Undoes `attach`. The weight stays in the parameters of the module."""
     _, module.__class__, _ = type(module)._made_of
     del module._modules[module._place]
-    for name in ("_kind", "_whole", "_is_plain", "_place"):
+    for name in ("_kind", "_whole", "_is_plain", "_place", "_lone"):
         del module.__dict__[name]
 
 

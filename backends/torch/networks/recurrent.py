@@ -3,8 +3,9 @@
     r, z, n = σ(x·Wᵣ + h·Uᵣ), σ(x·W_z + h·U_z), tanh(x·Wₙ + r ∘ h·Uₙ),    h' = (1 − z) ∘ n + z ∘ h    (GRU)
 
 A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
-the factors. Without gradients, it measures both at each new number of rows, and then takes what was faster: at half of
-the parameters the kernel, at a tenth the loop, and between them it depends on the rows.
+the factors. Inputs are multiplied by V of a weight U·V before the kernel, which then reads U. Without gradients, it
+measures both at each new number of rows, and then takes what was faster: at half of the parameters the kernel, at a
+tenth the loop, and between them it depends on the rows.
 """
 
 from __future__ import annotations
@@ -132,19 +133,34 @@ class Recurrence(_Opened):
 
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
-        base = object.__new__(type(self.base))
-        base.__dict__.update(self.base.__dict__, _flat_weights=self._flat(), training=self.training)
-        return base(input, hx)
+        base, (weights, factor) = object.__new__(type(self.base)), self._flat()
+        base.__dict__.update(self.base.__dict__, _flat_weights=weights, training=self.training)
+        if factor is not None and isinstance(input, torch.Tensor):
+            base.check_input(input, None)
+            input, base.input_size = torch.nn.functional.linear(input, factor), len(factor)
+        if not (base.batch_first and isinstance(input, torch.Tensor) and input.ndim == 3):
+            return base(input, hx)
+        base.batch_first = False  # positions one after another in memory are read faster
+        states, last = base(input.transpose(0, 1).contiguous(), hx)
+        return states.transpose(0, 1), last
 
-    def _flat(self) -> Any:
-        """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
+    def _flat(self) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+        """The weights in the order of torch, and the factor that inputs are multiplied by first, if there is one.
+
+        Without gradients they are made once, and again when a factor changed.
+        """
         is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        key = None if is_new else state_of([*self.parameters(), *self.buffers()])
+        key = None if is_new else state_of(_tensors(self))
         if key is not None and self._whole is not None and self._whole[0] == key:
-            return self._whole[1]
-        found = [getattr(self, name) for name in self.base._flat_weights_names]
-        self.__dict__["_whole"] = None if key is None else (key, found)
-        return found
+            return self._whole[1]  # type: ignore[no-any-return]
+        pair = None if self.base.bidirectional else _factors(next(self.pairs())[0])
+        first, *names = self.base._flat_weights_names
+        u, v = pair or (getattr(self, first), None)
+        weights = [u, *(getattr(self, name) for name in names)]
+        if key is not None and u.device.type == "cpu":  # products by columns are faster
+            weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
+        self.__dict__["_whole"] = None if key is None else (key, (weights, v))
+        return weights, v
 
     def _looped(self, input: Any, hx: Any) -> Any:
         """Position by position, with factors as they are."""
@@ -189,11 +205,26 @@ def _clocked(run: Callable[[], Any]) -> float:
 def _product(layer: Any) -> Callable[[Any], Any]:
     """The layer as a function of a state: of low rank two products, without the module around them."""
     run: Callable[[Any], Any] = layer
-    held = layer._modules.get("weight_factors")
-    if held is None or layer._forward_hooks or {leaf.name for leaf in held.graph.parameters} != {"U", "V"}:
+    if layer._forward_hooks or (pair := _factors(layer)) is None:
         return run
-    u, v, linear = held_value(held.U), held_value(held.V), torch.nn.functional.linear
+    (u, v), linear = pair, torch.nn.functional.linear
     return lambda state: linear(linear(state, v), u, layer.bias)
+
+
+def _factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """U and V of a layer of low rank, else None."""
+    held = layer._modules.get("weight_factors")
+    if held is None or {leaf.name for leaf in held.graph.parameters} != {"U", "V"}:
+        return None
+    return held_value(held.U), held_value(held.V)
+
+
+def _tensors(module: Module) -> Iterator[torch.Tensor]:
+    """The parameters and buffers of a module."""
+    for each in module.modules():
+        for held in (*each._parameters.values(), *each._buffers.values()):
+            if held is not None:
+                yield held
 
 
 WHOLE = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN
