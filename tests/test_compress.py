@@ -685,6 +685,14 @@ def test_bytes_are_a_budget(is_graph: bool, tmp_path: Path) -> None:
     assert "bytes (" in str(small)
 
 
+def test_packed_codes_that_are_written_into_are_packed_again() -> None:
+    model = tn.compress(torch.nn.Linear(64, 64), bytes=0.2).model
+    before = model.state_dict()["weight_factors.W.codes"].clone()
+    model.state_dict()["weight_factors.W.codes"].zero_()
+    assert torch.equal(model.state_dict()["weight_factors.W.codes"], before)
+    assert before.any()
+
+
 def test_rounded_factors_are_trained_by_their_scales() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))

@@ -63,13 +63,15 @@ class Rounded(torch.nn.Module):
     def _kept(
         self, name: str, read: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
-        """What was made of some tensors the last time, or is made now if one of them has changed."""
+        """What was made of some tensors the last time, or is made now if one of them, or that itself, has changed."""
         key = state_of(read)
         if key is None:
             return make()
-        if name not in self._made or self._made[name][0] != key:
-            self._made[name] = key, make()
-        return self._made[name][1]
+        found = self._made.get(name)
+        if found is None or found[0] != (key, state_of([found[1]])):
+            made = make()
+            self._made[name] = found = (key, state_of([made])), made
+        return found[1]
 
     def loosen(self) -> None:
         """Makes the codes a parameter of real numbers, and each call reads the nearest codes, until `tighten`.
