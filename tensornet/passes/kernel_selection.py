@@ -11,8 +11,9 @@ import cmath
 import functools
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ..frontend.elaborate_ir import Expressions, scalar_expression
 from ..graph.shape_inference import Scope, size_expression
@@ -140,8 +141,7 @@ def _outermost_first(program: Program) -> Iterator[Node]:
 # ---------------------------------------------------------------------------- search
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """A match of a pattern as far as it is found.
 
     Attributes:
@@ -155,15 +155,15 @@ class _Found:
         same: the parts that repeated parts of the pattern have matched: a second match would search as long again.
     """
 
-    bound: Mapping[str, Expression] = field(default_factory=dict)
+    bound: Mapping[str, Expression] = MappingProxyType({})
     runs: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = ()
     beside: tuple[tuple[Expression, ...], frozenset[str]] = ((), frozenset())
     inside: frozenset[str] = frozenset()
     bounded: frozenset[str] = frozenset()
-    outside: Mapping[str, str] = field(default_factory=dict)
+    outside: Mapping[str, str] = MappingProxyType({})
     counts: tuple[tuple[Expression, Expression], ...] = ()
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    same: Mapping[Expression, Expression] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    same: Mapping[Expression, Expression] = MappingProxyType({})
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
         """The match with a name of the pattern bound; None if the name is bound to something else.
@@ -172,7 +172,7 @@ class _Found:
         """
         known = self.bound.get(name, expression)
         if known == expression:
-            return replace(self, bound={**self.bound, name: expression})
+            return self._replace(bound={**self.bound, name: expression})
         pairs = zip(free_axes(known), free_axes(expression), strict=False)
         moved = {one: other for one, other in pairs if one != other}
         if self.inside.isdisjoint(moved.values()):
@@ -182,11 +182,11 @@ class _Found:
         agree = all(self.outside.get(axis, new) == new for axis, new in moved.items())
         if not agree or not self.bounded.issuperset(moved) or rename(inner, moved) != outer:
             return None
-        return replace(self, bound={**self.bound, name: outer}, outside={**self.outside, **moved})
+        return self._replace(bound={**self.bound, name: outer}, outside={**self.outside, **moved})
 
     def within(self, axes: Iterable[str]) -> _Found:
         """The match inside of a sum over some axes."""
-        return replace(self, inside=self.inside.union(axes), bounded=self.bounded.union(axes))
+        return self._replace(inside=self.inside.union(axes), bounded=self.bounded.union(axes))
 
     def outer(self, axis: str) -> str:
         """The name of an axis outside of the sums that bind it."""
@@ -200,7 +200,7 @@ class _Found:
         return {name: value_of(each) for name, each in self.bound.items() if is_scalar(each)}
 
     def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
-        return replace(self, runs=(*self.runs, (pattern, axes)))
+        return self._replace(runs=(*self.runs, (pattern, axes)))
 
 
 class _Search:
@@ -235,9 +235,9 @@ class _Search:
         ways = (
             found
             for found in self.whole(pattern, self.form)
-            if not self.is_rounded(found, pattern, kernel)
-            and meaning.holds(found.numbers)
+            if meaning.holds(found.numbers)
             and self.is_sized(found)
+            and not self.is_rounded(found, pattern, kernel)
         )
         found = min(ways, key=self.elements, default=None)
         return None if found is None else self._change(self.call(kernel, meaning, pattern, found))
@@ -363,7 +363,7 @@ class _Search:
                 return
         ways = self._inside(pattern, part, found)
         if pattern in self.pattern.repeated:
-            ways = (replace(each, same={**each.same, pattern: part}) for each in ways)
+            ways = (each._replace(same={**each.same, pattern: part}) for each in ways)
         yield from ways
 
     def _inside(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
@@ -386,7 +386,7 @@ class _Search:
                 ways = self._all(
                     tuple(zip(arguments, part.arguments, strict=True)), found.within(bound_axes(part))
                 )
-                yield from (replace(each, inside=around) for each in ways)
+                yield from (each._replace(inside=around) for each in ways)
 
     def _moved_in(self, part: Expression, pattern: Expression, found: _Found) -> tuple[Expression, _Found]:
         """Moves numbers into a sum or a `where` that they multiply, if the pattern has a sum or a `where` there."""
@@ -445,7 +445,7 @@ class _Search:
                 return
             found = bound
         elif any(_speaks_of_sizes(each) for each in told):
-            found = replace(found, counts=(*found.counts, (_together(told), _together(scalars))))
+            found = found._replace(counts=(*found.counts, (_together(told), _together(scalars))))
         elif (told or not outermost) and value_of(_together(scalars)) != value_of(_together(told)):
             return
         around, found = found.inside, found if outermost else found.within(part.summed)
@@ -456,7 +456,7 @@ class _Search:
             for seen in self._all([*zip(whole, taken, strict=True)], found):
                 for groups in _dealt(left, places, range(len(tensors))):
                     ways = self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
-                    yield from (replace(each, inside=around) for each in ways)
+                    yield from (each._replace(inside=around) for each in ways)
 
     def _shared(
         self,
@@ -475,7 +475,7 @@ class _Search:
         remaining = frozenset(part.summed) - frozenset().union(*own)
         if outermost:
             numbers = [each for each in part.factors if is_scalar(each)] if self.pattern.keeps_numbers else []
-            found = replace(found, beside=((*numbers, *held[len(tensors)]), remaining))
+            found = found._replace(beside=((*numbers, *held[len(tensors)]), remaining))
         else:
             found = found.running(pattern.summed, remaining)
         products = (
@@ -589,7 +589,7 @@ class _Search:
         written = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
         bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in written.items()}
         factors = tuple(map(self.forms.written, found.beside[0]))
-        return replace(found, bound=bound, groups=groups, beside=(factors, found.beside[1]))
+        return found._replace(bound=bound, groups=groups, beside=(factors, found.beside[1]))
 
     def is_rounded(self, found: _Found, pattern: Pattern, kernel: Function) -> bool:
         """Whether the kernel would round an operand.
