@@ -227,6 +227,7 @@ class Pricing:
         """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
         self.products: dict[Any, float] = _Known(lambda key: profile.matmul(*key))
         """Seconds of the products of a batch of matrices; see `DeviceProfile.matmul`."""
+        self.copies: dict[Any, tuple[float, float]] = _Known(self._copied_at_least)
         self.matrices: dict[Any, tuple[_Matrix, _Matrix]] = _Known(lambda key: self._matrix(*key))
         """A tensor as the left and as the right operand of a product."""
 
@@ -357,10 +358,13 @@ class Pricing:
             is_repeated = bool(together) and not (batch or is_added)
             if floor + view * is_repeated > bound:
                 continue
+            ones = self.matrices[a, together, rows, inner]
+            if floor + min(ones[0].least, ones[1].least) > bound:
+                continue
+            others = self.matrices[b, together, columns, inner]
             lead, beside = (
                 (together, 0.0) if not is_added else ((), self._added_up(together + rows + columns))
             )
-            ones, others = self.matrices[a, together, rows, inner], self.matrices[b, together, columns, inner]
             for swapped in (False, True):
                 outer = (columns, rows) if swapped else (rows, columns)
                 pair = ((b, others[0]), (a, ones[1])) if swapped else ((a, ones[0]), (b, others[1]))
@@ -392,9 +396,9 @@ class Pricing:
             return [(lead, rows, columns, inner) for lead, inner, (rows, columns) in orders]
         return dict.fromkeys(
             [
-                (lead, *[_without(axes, lead) for axes in (rows, columns, inner)])
+                (lead, *[tuple([x for x in axes if x not in lead]) for axes in (rows, columns, inner)])
                 if lead
-                else ((), rows, columns, inner)
+                else (lead, rows, columns, inner)
                 for lead, inner, (rows, columns) in orders
             ]
         )
@@ -475,9 +479,13 @@ class Pricing:
         order = view_order(layout, (own, outer, summed))
         if order is None or (order and order[-1] == 0 and (outer or summed)):
             seconds += view + view * grouped
-            orders = (own, outer, summed), (own, summed, outer)
-            left, right = (self._copied(seconds, layout, each) for each in orders)
-            return left, right
+            found = list[_Matrix]()
+            for other, inmost in ((outer, summed), (summed, outer)):
+                last = inmost or other or own
+                moves = layout[-1] != last[-1] and self.long.issuperset((layout[-1], last[-1]))
+                least = seconds + self.copies[layout][moves]
+                found.append(_Matrix(seconds, least, False, self.extent(last), own + other + inmost))
+            return found[0], found[1]
         turned = is_matrix and order.index(1) > order.index(2)
         inner = self.extent((own, outer, summed)[order[-1]] if order else ())
         if own and order[0] != 0:  # it is read in an order that differs from its layout
@@ -490,14 +498,13 @@ class Pricing:
         )
         return _Matrix(one, one, turned, inner), _Matrix(two, two, is_matrix and not turned, inner)
 
-    def _copied(self, seconds: float, layout: Layout, groups: Groups) -> _Matrix:
-        """A tensor that is copied into the order of some groups, after some seconds for views."""
-        last, elements, least = groups[2] or groups[1] or groups[0], self.extent(layout), self.profile.launch
-        if elements <= HELD:
-            least = self.profile.pointwise(2 * self.itemsize * elements, self.itemsize * elements)
-            moves = layout[-1] != last[-1] and self.long.issuperset((layout[-1], last[-1]))
-            least += self.profile.scattered * elements if moves and not self.profile.blocked else 0.0
-        return _Matrix(seconds, seconds + least, False, self.extent(last), flatten(groups))
+    def _copied_at_least(self, layout: Layout) -> tuple[float, float]:
+        """Lower bounds of the seconds to copy a tensor: in all, and if another axis becomes the innermost one."""
+        elements = self.extent(layout)
+        if elements > HELD:
+            return (self.profile.launch,) * 2
+        least = self.profile.pointwise(2 * self.itemsize * elements, self.itemsize * elements)
+        return least, least + (0.0 if self.profile.blocked else self.profile.scattered * elements)
 
     def _added_up(self, axes: Layout) -> float:
         """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
