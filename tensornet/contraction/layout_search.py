@@ -95,7 +95,7 @@ class Search:
             known: the forms of sets of operands.
             bound: the limit in seconds.
         """
-        problem, found, kept = self.problem, _Layouts(), self.axes_of(subset)
+        problem, found, kept = self.problem, dict[Layout, tuple[float, Any]](), self.axes_of(subset)
         weight = self.weight(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
@@ -110,12 +110,15 @@ class Search:
             for form, (own, fields) in self.pricing.priced(a, b, kept, wanted, readers, limits).items():
                 seconds = before + weight * own
                 if seconds < found[form][0] if form in found else seconds <= bound:
-                    found[form] = (seconds, self._made(made_a, made_b, Strategy(*fields, own), subset))
+                    found[form] = (seconds, (made_a, made_b, (*fields, own)))
                     changed = True
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
-        return self.pruned(found, is_copied) if found else found
+        return {
+            form: (seconds, self._made(one, other, Strategy(*fields), subset))
+            for form, (seconds, (one, other, fields)) in self._pruned(found, is_copied)
+        }
 
     def _pairs(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]) -> list[Any]:
         """The pairs of forms of two halves by increasing lower bound: that of both and the pair, the time of both, that
@@ -192,7 +195,9 @@ class Search:
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
 
-    def pruned(self, forms: _Layouts, is_copied: bool) -> _Layouts:
+    def _pruned(
+        self, forms: Mapping[Layout, tuple[float, Any]], is_copied: bool
+    ) -> list[tuple[Layout, tuple[float, Any]]]:
         """The fastest forms. If readers may copy them, without those slower than the fastest form and a copy of it."""
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
         if is_copied and len(ranked) > 1:
@@ -203,7 +208,7 @@ class Search:
                 for each in ranked
                 if each[1][0] <= near or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
             ]
-        return dict(ranked[: self.forms])
+        return ranked[: self.forms]
 
     def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
         """The seconds and the order of the fastest forms along a tree. In a pair, the lowest operand's tensor is first.

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -153,30 +153,16 @@ def _programmed(search: Search, least: float = math.inf) -> Tree | None:
     held = [search]  # opt_einsum keeps the last functions that compare, and what they hold
 
     def compare(
-        cost1: float,
-        cost2: float,
-        union: frozenset[int],
-        size_dict: Sequence[int],
-        cost_cap: float,
-        s1: int,
-        s2: int,
-        xn: dict[int, Any],
-        g: int,
-        all_tensors: int,
-        inputs: Sequence[frozenset[int]],
-        cut: frozenset[int],
-        memory_limit: int | None,
-        contract1: Any,
-        contract2: Any,
+        cost1: float, cost2: float, union: Any, sizes: Any, most: float, s1: int, s2: int, xn: Any, *more: Any
     ) -> None:
         if not next(left):
             raise _OutOfPatienceError
         both, cost = s1 | s2, cost1 + cost2
-        if cost > cost_cap or (both in xn and cost >= xn[both][1]):
+        if cost > most or (both in xn and cost >= xn[both][1]):
             return
         cost += held[0].estimate(s1, s2)
-        if cost <= cost_cap and (both not in xn or cost < xn[both][1]):
-            xn[both] = (frozenset(map(numbers.get, held[0].axes_of(both))), cost, (contract1, contract2))
+        if cost <= most and (both not in xn or cost < xn[both][1]):
+            xn[both] = (frozenset(map(numbers.get, held[0].axes_of(both))), cost, more[-2:])
 
     outer = len(search.axes) <= OUTER
     optimizer = opt_einsum.DynamicProgramming(compare, cost_cap=least * (1 + 1e-9), search_outer=outer)
