@@ -369,20 +369,14 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
     return noted("scans", graph, lower_recurrences(graph, large, target.loops, kernels))
 
 
-@functools.lru_cache(maxsize=512)
-def _seconds(part: Program, at: tuple[tuple[str, int], ...], target: Target) -> float:
-    """The expected seconds of a part, for all functions that contain it."""
-    steps, _ = lower(part, dict(at), target, fastest)
-    return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, dict(at), target)
-
-
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:
     """The program after every rewrite that pays at these sizes."""
     target = replace(target, changing=frozenset())
 
+    @functools.cache  # the present form is priced against each candidate
     def cost(part: Program) -> float:
-        at = tuple([(name, values[name]) for name in part.function.sizes if name in values])
-        return _seconds(part, at, target)
+        steps, _ = lower(part, values, target, fastest)
+        return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, values, target)
 
     sums = target.dtype != "float16"  # float16 cannot hold long sums
     return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
