@@ -67,6 +67,14 @@ class Pattern:
         return frozenset(part for part, count in parts.items() if count > 1 and not is_scalar(part))
 
     @functools.cached_property
+    def outermost(self) -> frozenset[str]:
+        """The functions to which no other function is applied."""
+        form = self.expression
+        parts = form.factors if isinstance(form, Contraction) else (form,)
+        called = {each.function for each in parts if isinstance(each, Call)}
+        return self.functions.intersection(called)
+
+    @functools.cached_property
     def keeps_numbers(self) -> bool:
         """Whether numbers in a matched outermost product stay outside the kernel, as its own product has none."""
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cmath
 import functools
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -77,11 +77,13 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
-        called = _called(head)
+        called, first = _called(head), _called(head, _is_made)
         possible = [
             each
             for each in patterns  # the kernel's own call does not count as its functions
-            if _may_be(each[-1], head) and each[-1].functions <= functions(called - {each[0].name})
+            if _may_be(each[-1], head)
+            and each[-1].functions <= functions(called - {each[0].name})
+            and each[-1].outermost <= functions(first - {each[0].name})
         ]
         if possible:
             search = _Search(present, head, context.values)
@@ -114,15 +116,20 @@ def operands_matched(
 
 def _may_be(pattern: Pattern, head: Node) -> bool:
     """Whether a pattern may match a node by its outermost function; one without expansion matches only by its name."""
-    made = head.op in ("contract", "copy", "power") or bool(FUNCTIONS[head.op].expansion)
-    return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
+    alone = isinstance(pattern.expression, Call) and pattern.expression.function == head.op
+    return alone or _is_made(head)
 
 
-def _called(head: Node) -> frozenset[str]:
-    """The functions of a node and of the nodes that it depends on, as far as patterns reach."""
+def _is_made(each: Node) -> bool:
+    """Whether a node may become a product of others in canonical form."""
+    return each.op in ("contract", "copy", "power") or bool(FUNCTIONS[each.op].expansion)
+
+
+def _called(head: Node, through: Callable[[Node], bool] = lambda each: True) -> frozenset[str]:
+    """The functions of a node and of the nodes that it depends on through some nodes, as far as patterns reach."""
     found, last = {head}, {head}
     for _ in range(NEAR):
-        below = (each for node in last for each in node.children if not each.is_scalar)
+        below = (each for node in last if through(node) for each in node.children if not each.is_scalar)
         last = {each for each in below if each.op == INDEX.name or _is_open(each)} - found
         found |= last
     return frozenset(each.op for each in found).intersection(FUNCTIONS)
