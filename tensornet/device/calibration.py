@@ -13,7 +13,6 @@ import contextlib
 import functools
 import math
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -411,7 +410,9 @@ class _Probe:
 
     def unrest(self) -> float:
         """The median over all probes of the share by which their median round exceeds their least one."""
-        return statistics.median(statistics.median(each) / min(each) - 1.0 for each in self.rounds.values())
+        from statistics import median
+
+        return median(median(each) / min(each) - 1.0 for each in self.rounds.values())
 
     def matmul(self, *shapes: tuple[int, ...], turned: bool = False, crossed: bool = False) -> float:
         """Seconds of a product of matrices, of which the second or the first may be transposed."""

@@ -30,12 +30,12 @@ from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded, seconds_at_a_call
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
-from .slicing import Part, cuttable
 from .steps import Result, Step
 from .target import Target
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
+    from .slicing import Part
 
 __all__ = ["NOMINAL", "schedule", "whole_sizes"]
 
@@ -246,6 +246,8 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     """
     if limit is None or scheduled.peak <= limit:
         return scheduled
+    from .slicing import cuttable
+
     found = scheduled
     aim = max(limit, scheduled.given)  # the leaves are alive in any case, and the error names the least
     for _ in range(ROUNDS):
