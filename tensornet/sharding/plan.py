@@ -157,12 +157,22 @@ class ShardedPlan:
         )
 
     @property
+    def results_memory(self) -> int:
+        """The bytes of the results on each device."""
+        local, elements, size = self.sharded.local, of_tensors(self.sharded.local), itemsize(self.dtype)
+        shapes = {name: map(dim_size, local.named[name]) for name in local.outputs}
+        return sum(
+            math.prod(int(evaluate(length, local.bound)) for length in shape) * bytes_of(elements[name], size)
+            for name, shape in shapes.items()
+        )
+
+    @property
     def training_memory(self) -> int:
-        """The bytes on each device before the backward pass: parameters, gradients, states of Adam, and what is kept.
+        """The bytes on each device before the backward pass: parameters, gradients, states, results and what is kept.
 
         What is kept is known with `training=True`.
         """
-        return STATES * self.memory + sum(size for _, size in self.local.kept)
+        return STATES * self.memory + self.results_memory + sum(size for _, size in self.local.kept)
 
     def placement(self, name: str) -> str:
         """A leaf with the mesh axes that divide each of its dimensions: `W[f:model,c]`."""
