@@ -19,8 +19,7 @@ import numpy as np
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..ir.node import Node, axes_of, fills
-from ..ops.table import FUNCTIONS
+from ..ir.node import Node, axes_of, fills, value_of
 from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
@@ -136,7 +135,7 @@ class _Reader:
         if axes is None:
             raise _NoFormError
         names = tuple(str(len(self.sizes) + n) for n in range(len(axes)))
-        self.sizes.update(zip(names, (int(evaluate(each.sizes[n], self.bound)) for n in axes), strict=True))
+        self.sizes.update(zip(names, (int(self.value(each.sizes[n])) for n in axes), strict=True))
         return names
 
     def products(self, each: Node, dims: Sequence[Axes]) -> list[Product]:
@@ -144,7 +143,7 @@ class _Reader:
         if each in self.leaves:
             return [Product(1.0, (Factor(self.leaves[each], tuple(itertools.chain(*dims))),))]
         if each.is_scalar:
-            return [Product(float(self.number(each)), ())]
+            return [Product(float(value_of(each, self.value)), ())]
         if each.op not in ("contract", "copy", "add") or each.options:
             raise _NoFormError
         axes, terms = self.named(each, dims), []
@@ -173,17 +172,13 @@ class _Reader:
                 raise _NoFormError
         return found
 
+    def value(self, size: Any) -> Any:
+        """The value of a size."""
+        return evaluate(size, self.bound)
+
     def same(self, one: Any, other: Any) -> bool:
         """Whether two sizes have the same value."""
-        return bool(evaluate(one, self.bound) == evaluate(other, self.bound))
-
-    def number(self, each: Node) -> Any:
-        """The value of a number."""
-        if each.op in ("number", "size"):
-            return evaluate(dict(each.options).popitem()[1], self.bound)
-        values = [self.number(operand.node) for operand in each.operands]
-        scalar: Any = math.prod if each.op == "contract" else FUNCTIONS[each.op].scalar
-        return scalar(values) if each.op == "contract" else scalar(*values)
+        return bool(self.value(one) == self.value(other))
 
     def joined(self, terms: Sequence[Product], summed: Collection[str]) -> Product:
         """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""

@@ -24,7 +24,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
@@ -481,16 +481,14 @@ def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is
     function = FUNCTIONS[op]
     if function.rounds and _is_whole_quotient(operands[0].node):
         return Element.WHOLE
-    return function.element(found, lambda: [_value(each.node) for each in operands])
+    return function.element(found, lambda: [value_of(each.node) for each in operands])
 
 
-def _value(node: Node) -> Any:
-    """The value of a number that consists of literals alone; None for any other node."""
-    if node.op == "number":
-        return node.attributes["value"]
-    if node.op == "size":
-        return None
-    values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
+def value_of(node: Node, known: Callable[[Size], Any] = lambda size: None) -> Any:
+    """The value of a number that consists of literals, and of sizes that are known; None for any other node."""
+    if node.op in ("number", "size"):
+        return node.attributes["value"] if node.op == "number" else known(node.attributes["size"])
+    values = [value_of(each.node, known) for each in node.operands] if node.is_scalar else [None]
     if None in values:
         return None
     return math.prod(values) if node.op == "contract" else FUNCTIONS[node.op].scalar(*values)  # type: ignore[misc]
@@ -505,4 +503,4 @@ def _is_whole_quotient(node: Node) -> bool:
         return False
     below = last.operands[0].node
     whole = all(each.element <= Element.WHOLE for each in (*above, below))
-    return whole and below.is_scalar and _value(below) != 0
+    return whole and below.is_scalar and value_of(below) != 0
