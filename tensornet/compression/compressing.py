@@ -300,13 +300,11 @@ def _candidates(
 
 def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, set[str]]]:
     """The equations that look up rows of a weight, each with the axes of these; none if one uses it in another way."""
-    found = list[tuple[Equation, set[str]]]()
     reads = [(line, ref.index) for line in graph.own for ref in line.references if ref.name == name]
-    for line, (first, *rest) in reads:
+    for _, (first, *rest) in reads:
         if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
             return []
-        found.append((line, {axis for axis in first.index if isinstance(axis, str)}))
-    return found
+    return [(line, {*axes_of_index(index[:1])}) for line, index in reads]
 
 
 def _made(graph: Graph, params: Mapping[str, Any], allocation: Allocation, factors: Factors) -> Compressed:

@@ -220,7 +220,7 @@ def _formed(dims: Dims, method: str, rank: Rank, modes: Modes | None) -> Formed 
         with any_rank():
             return formed(dims, method, rank, modes)
     except ShapeError as error:
-        return error
+        return error.with_traceback(None)
 
 
 @contextlib.contextmanager
