@@ -71,8 +71,8 @@ assert apart < 1e-5
 # %%
 # Training
 # --------
-# ``tn.module`` makes a ``torch.nn.Module``. Its parameters start so that deviations are kept through the layer, which
-# follows from the equations.
+# ``tn.module`` makes a ``torch.nn.Module``. Initial values follow from the equations: each result varies
+# about as much as the input.
 
 digits = load_digits()
 images, labels = torch.tensor(digits.images / 16 - 0.3).float(), torch.tensor(digits.target)

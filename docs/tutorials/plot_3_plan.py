@@ -104,7 +104,7 @@ assert np.allclose(one, other, atol=1e-5)
 # %%
 # A plan of training
 # ------------------
-# With ``training=True`` the plan is of both ways, and tells what is kept from the forward pass for the backward pass.
+# With ``training=True`` the plan has the backward pass too, and says what the forward pass keeps for it.
 
 both = tn.plan(layer, b=100_352, backend="torch", training=True)
 print(both)

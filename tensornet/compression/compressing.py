@@ -155,12 +155,13 @@ def compress(
     Args:
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
-        parameters, bytes, flops, seconds, error: the one budget, as for `tensornet.allocate`.
-        method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`; names are those of parameters.
-        calibrate: batches of inputs, such as a loader. Weights are weighed by what they are multiplied by, in a module
-            also by how much its output changes with them, and not at all; what changes the output least is taken.
-            With `error`, inputs alone weigh them.
-            For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
+        parameters, bytes, flops, seconds, error: exactly one, the budget or bound, as for `tensornet.allocate`.
+        method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`. Patterns match the names of
+            parameters.
+        calibrate: batches of inputs, such as a loader. Errors of weights are measured in several ways: of the weights
+            alone, of their products with these inputs, and in a module also weighed by how much its output changes with
+            them. The way that changes the output least on batches held out is taken. A bound `error` is of the products
+            with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
         backend, device: the target for which FLOPs and seconds are planned.
         progress: as for `tensornet.allocate`.
         **sizes: the sizes of open axes of a graph, for FLOPs and seconds.
