@@ -161,7 +161,8 @@ def compress(
         calibrate: batches of inputs, such as a loader. Errors of weights are measured in several ways: of the weights
             alone, of their products with these inputs, and in a module also weighed by how much its output changes with
             them. The way that changes the output least on batches held out is taken. A bound `error` is of the products
-            with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
+            with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword
+            arguments.
         backend, device: the target for which FLOPs and seconds are planned.
         progress: as for `tensornet.allocate`.
         **sizes: the sizes of open axes of a graph, for FLOPs and seconds.
