@@ -61,6 +61,8 @@ REFUSED = [
     (("count", *LINEAR, "--json", "--size", "leed=10"), "'leed' is not an open size"),
     (("count", "net.txt", "--set", "i=3"), "--set is for layers and models"),
     (("study", "empty.toml", "--out", "results"), "empty.toml says nothing"),
+    (("study", "--jobs", "2", "--threads", "2000", "--out", "results"), "threads is 2000"),
+    (("study", "--shard", "b=data", "--out", "results"), "no mesh"),
     (("draw", "net.txt", "--inputs", "x", "--out", "file/net.svg"), "cannot write file/net.svg"),
 ]
 

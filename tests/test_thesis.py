@@ -144,7 +144,7 @@ def report_of(finished: Finished, recipe: Recipe | None = None, **changes: Any) 
     environment = json.loads((folder / "results.json").read_text(encoding="utf-8"))["environment"]
     task = thesis("mnist")
     examples = replace(load_images(source_of("digits"), 0), name="MNIST", known=True)
-    own = task.recipe.changed(task.changes(task.rows["tensor-4x4x8"]))
+    own = task.recipe.changed(task.rows["tensor-4x4x8"].recipe)
     assert own.learning_rate == 0.02
     runs = []
     for each in results:

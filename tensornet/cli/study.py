@@ -81,7 +81,7 @@ def study(
         precision=precision,
         measure=measure,
         workers=workers_of(jobs, dask),
-        mesh=settings_of(mesh.split(",") if mesh else None),
+        mesh=settings_of(mesh.split(",")) if mesh else None,
         shard=pairs(shard, "AXIS=MESH") if shard else "auto",
         console=Console(stderr=as_json),
     )

@@ -54,17 +54,17 @@ class CompressedRow:
 
 @dataclass(frozen=True)
 class Start:
-    """The starting point of fine-tuning.
+    """The starting point of training.
 
     Attributes:
         classifier: the graph, which takes standardised inputs.
-        parameters: its parameters, by name.
-        compression: how it was compressed, and what that lost.
+        parameters: its parameters, by name, if it is fine-tuned.
+        compression: how it was compressed, if it was, and what that lost.
     """
 
     classifier: tn.Graph
-    parameters: dict[str, Any]
-    compression: Compression
+    parameters: dict[str, Any] | None = None
+    compression: Compression | None = None
 
 
 def check_row(row: CompressedRow, origin: tn.Graph) -> None:

@@ -163,7 +163,7 @@ def _changed(base: Task, path: str, document: Mapping[str, Any]) -> Task:
         rows={name: each.row for name, each in entries.items()},
         recipe=recipe,
         build=functools.partial(_build, base),
-        overrides={name: shared | _own(entries, each, recipe) for name, each in entries.items()},
+        overrides={name: _own(entries, each, recipe, shared) for name, each in entries.items()},
         reference=reference if reference in entries else "",
         optimizers=tuple(dict.fromkeys(document.get("optimizers", base.optimizers))),
         labels={**base.labels, **labels},
@@ -174,19 +174,18 @@ def _changed(base: Task, path: str, document: Mapping[str, Any]) -> Task:
     )
 
 
-def _own(entries: Mapping[str, _Entry], entry: _Entry, recipe: Recipe) -> dict[str, Any]:
-    """A row's own changes of the recipe, checked; a compressed row has those of the row that it is made of too."""
-    made, changes = isinstance(entry.row, CompressedRow), dict(entry.table.get("recipe", {}))
-    if made:
-        trained = [name for name, each in entries.items() if not isinstance(each.row, CompressedRow)]
-        origin = entry.row.origin
-        if origin not in trained:
-            told = f"there is no row '{origin}' that is trained from scratch"
-            fix = f"choose of {', '.join(trained)}, or add [rows.{origin}]"
-            raise _wrong(f"{entry.place}.from", told, fix)
-        changes = {**entries[origin].table.get("recipe", {}), **changes}
+def _own(
+    entries: Mapping[str, _Entry], entry: _Entry, recipe: Recipe, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A row's own changes of the recipe, checked; those of all rows are in the recipe that a compressed row changes."""
+    made, changes = isinstance(entry.row, CompressedRow), entry.table.get("recipe", {})
+    trained = [name for name, each in entries.items() if not isinstance(each.row, CompressedRow)]
+    if made and entry.row.origin not in trained:
+        told = f"there is no row '{entry.row.origin}' that is trained from scratch"
+        fix = f"choose of {', '.join(trained)}, or add [rows.{entry.row.origin}]"
+        raise _wrong(f"{entry.place}.from", told, fix)
     _recipe(recipe, f"{entry.place}.recipe", changes, 0 if made else 1)
-    return changes
+    return {**({} if made else shared), **changes}
 
 
 def _recipe(recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:

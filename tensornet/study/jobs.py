@@ -27,10 +27,10 @@ from .libraries import library, versions
 from .mesh import first, is_first
 from .results import Appraisal, Compression, RunResult
 from .store import RunStore, load_trained
-from .task import Examples, Recipe
+from .task import Recipe
 from .training import Hardware, Progress, sizes_of_batch, train
 
-__all__ = ["Dask", "Job", "Processes", "Run", "Workers", "appraisals", "counts", "on_workers"]
+__all__ = ["Dask", "Job", "Processes", "Run", "Workers", "appraisals", "on_workers"]
 __all__ += ["settings_of", "train_job", "train_on_worker"]
 
 ROUNDS = 9
@@ -77,22 +77,16 @@ class Job:
 
 def settings_of(subject: Subject, run: Run, seed: int, hardware: Hardware) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
-    examples = subject.examples(seed)
     return {
         "name": run.name,
         "row": asdict(subject.task.rows[run.of]),
         "trained": asdict(run.recipe),
         "task": subject.name,
         "seed": seed,
-        "data": {"about": examples.about, **counts(examples)},
+        "data": subject.examples(seed).described(),
         "hardware": hardware.described(),
         "versions": versions(),
     } | ({"from": settings_of(subject, run.origin, seed, hardware)} if run.origin else {})
-
-
-def counts(examples: Examples) -> dict[str, int]:
-    """The numbers of training and test examples."""
-    return {"train": len(examples.train_labels), "test": len(examples.test_labels)}
 
 
 def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = None) -> RunResult:
@@ -111,22 +105,21 @@ def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = 
     run, settings, store = job.run, job.settings, RunStore(job.folder, say)
     task, examples = job.subject.task, job.subject.examples(job.seed)
     row = task.rows[run.of]
-    start = None if run.origin is None else first(_start, job, run.origin, store)
+    start = first(_start, job, run.origin, store) if run.origin else Start(task.build(row, examples))
     trained = train(
         run.name,
         run.of,
         row.about,
-        start.classifier if start else task.build(row, examples),
+        start.classifier,
         examples,
         recipe=run.recipe,
         seed=job.seed,
         hardware=job.hardware,
-        parameters=start.parameters if start else None,
+        parameters=start.parameters,
         checkpoint=store.file(run.name, settings, "checkpoint"),
         progress=progress,
     )
-    if start is not None:
-        trained = replace(trained, result=replace(trained.result, compression=start.compression))
+    trained = replace(trained, result=replace(trained.result, compression=start.compression))
     if is_first():
         store.save(trained, settings)
     return trained.result

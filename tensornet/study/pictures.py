@@ -124,7 +124,8 @@ def _pareto(shown: _Shown, costs: tuple[str, ...] = ("parameters",)) -> Any:
         axes.set_ylabel("")
     panels[0][0].legend(loc="lower right")
     for axes, cost in zip(panels.flat, costs, strict=True):
-        _label(axes, shown, cost)
+        named = zip(shown.points[cost], shown.points.test_top1, shown.points.label, strict=True)
+        label_points(axes, named, FONT - 1, every=True)
     return figure
 
 
@@ -228,12 +229,6 @@ def _by_epoch(axes: Any, title: str) -> None:
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel=title)
-
-
-def _label(axes: Any, shown: _Shown, cost: str) -> None:
-    """Labels the points."""
-    named = zip(shown.points[cost], shown.points.test_top1, shown.points.label, strict=True)
-    label_points(axes, named, FONT - 1, every=True)
 
 
 def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **shared: bool) -> tuple[Any, Any]:

@@ -59,7 +59,7 @@ def write_outputs(
     costs, runs = costs or {}, runs_of(results, costs or {})
     environment = {"python": platform.python_version(), **environment}
     pictures = draw(task, runs, environment["data"]["test"])
-    markdown = report(task, runs, environment, costs)
+    markdown = report(task, runs, environment)
     renderer = library("markdown_it").MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
     body = renderer.enable("table").render(markdown)
     for name in PICTURES:
@@ -105,7 +105,7 @@ def table(task: Task, results: Results, costs: Costs | None = None) -> str:
     If rows are compressed, their accuracy before fine-tuning stands beside it.
     """
     runs = runs_of(results, costs or {})
-    lines = library("pandas").DataFrame(_results(task, runs, asdict(task.recipe), costs or {}))
+    lines = library("pandas").DataFrame(_results(task, runs, asdict(task.recipe)))
     lines["name"] = lines.name.str.strip("*")
     columns = ["name", "parameters", "FLOPs", "top-1 (%)", "top-5 (%)", *(["ms a step"] if costs else [])]
     if runs.origin.notna().any():
@@ -120,7 +120,7 @@ def _groups(runs: Any) -> tuple[dict[str, Any], dict[str, RunResult]]:
     return groups, {name: group.result.iloc[0] for name, group in groups.items()}
 
 
-def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs | None = None) -> str:
+def report(task: Task, runs: Any, environment: Mapping[str, Any]) -> str:
     """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
     groups, firsts = _groups(runs)
     made = [name for name, each in firsts.items() if each.compression]
@@ -133,10 +133,10 @@ def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs |
         **{name: getattr(task, name) for name in ("title", "example", "caution", "source", "reference")},
         rounds=ROUNDS,
         texts=TEXTS,
-        measured=bool(costs),
+        measured=runs.kept.notna().any(),
         spread=len(runs) > len(groups),
         optimizers=list(dict.fromkeys(OPTIMIZERS[each.recipe.optimizer] for each in firsts.values())),
-        results=_results(task, runs, environment["recipe"], costs or {}),
+        results=_results(task, runs, environment["recipe"]),
         compressed=[_compressed(name, groups[name], firsts[name]) for name in made],
         published=[] if environment["changes"] else _published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
@@ -149,10 +149,10 @@ def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs |
 # ---------------------------------------------------------------------------- tables
 
 
-def _results(task: Task, runs: Any, recipe: Mapping[str, Any], costs: Costs) -> list[Line]:
+def _results(task: Task, runs: Any, recipe: Mapping[str, Any]) -> list[Line]:
     """The table of results; names on the Pareto front are bold."""
     groups, firsts = _groups(runs)
-    means = runs.groupby("name", sort=False)[["parameters", "flops", "test_top1"]].mean()
+    means = runs.groupby("name", sort=False).mean(numeric_only=True)
     front, lines = set(pareto_front(means).index), []
     most = next((means.parameters[name] for name, each in firsts.items() if each.row == task.reference), 0)
     for name, group in groups.items():
@@ -161,9 +161,10 @@ def _results(task: Task, runs: Any, recipe: Mapping[str, Any], costs: Costs) -> 
         line |= {"trained by": _training(firsts[name].recipe, recipe), "parameters": f"{round(count):,}"}
         line |= {"× fewer": f"{most / count:.1f}" if most else "–", "FLOPs": f"{round(flops):,}"}
         line |= {"top-1 (%)": told(group.test_top1), "top-5 (%)": told(group.test_top5)}
-        if cost := costs.get(name):
-            line |= {"ms a step": f"{cost.step_ms:.2f}", "ms a prediction": f"{cost.latency_ms:.2f}"}
-            line |= {"kept (MB)": f"{cost.kept / 1e6:.3f}"}
+        if means.kept.notna()[name]:
+            line |= {"ms a step": f"{means.step_ms[name]:.2f}"}
+            line |= {"ms a prediction": f"{means.latency_ms[name]:.2f}"}
+            line |= {"kept (MB)": f"{means.kept[name] / 1e6:.3f}"}
         lines.append(line)
     return lines
 

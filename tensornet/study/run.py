@@ -22,7 +22,7 @@ from tensornet.sharding.sharded import check_undivided
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located
-from .jobs import Job, Run, Workers, appraisals, counts, on_workers, settings_of, train_job, train_on_worker
+from .jobs import Job, Run, Workers, appraisals, on_workers, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
 from .mesh import first, own_device, together
 from .report import table, write_outputs
@@ -170,12 +170,13 @@ def _runs(
     task = subject.task
 
     def run(name: str, optimizer: str) -> Run:
-        row, own = task.rows[name], task.overrides.get(name, {})
-        made = isinstance(row, CompressedRow)
-        recipe = task.recipe.changed(task.changes(row)).optimized_by(optimizer)
-        recipe = recipe.changed({**own, **changes}, 0 if made else 1)
-        origin = run(row.origin, optimizer) if made else None
-        return Run(name if task.optimizers == (optimizer,) else f"{name}-{optimizer}", name, recipe, origin)
+        row, own = task.rows[name], {**task.overrides.get(name, {}), **changes}
+        called = name if task.optimizers == (optimizer,) else f"{name}-{optimizer}"
+        if isinstance(row, CompressedRow):
+            origin = run(row.origin, optimizer)
+            return Run(called, name, origin.recipe.changed(own, 0), origin)
+        recipe = task.recipe.changed(getattr(row, "recipe", {})).optimized_by(optimizer)
+        return Run(called, name, recipe.changed(own))
 
     names = _among(task.rows, rows, "row")
     names += [each.origin for name in names if isinstance(each := task.rows[name], CompressedRow)]
@@ -219,7 +220,7 @@ class _Study:
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raises now the errors that would otherwise appear only after other runs were trained."""
-        examples, task = self.subject.examples(self.seeds[0]), self.subject.task
+        examples, task, hardware = self.subject.examples(self.seeds[0]), self.subject.task, self.hardware
         flat = examples.standard is None or examples.train_inputs[0].ndim < 3
         if flat and any(run.recipe.augments for run in runs):
             told = f"a{'n' * (task.example[0] in 'aei')} {task.example} is not shifted, turned, zoomed or mirrored"
@@ -232,15 +233,12 @@ class _Study:
                     continue
                 graph = task.build(row, examples)
                 check_classifier(graph, examples)
-                if self.hardware.mesh:
-                    tn.plan(
-                        examples.behind_standard(graph), mesh=self.hardware.mesh, shard=self.hardware.shard
-                    )
+                if hardware.mesh:
+                    tn.plan(examples.behind_standard(graph), mesh=hardware.mesh, shard=hardware.shard)
 
     def environment(self) -> dict[str, Any]:
         """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
-        subject = self.subject
-        examples, data = subject.examples(self.seeds[0]), subject.data
+        subject, data = self.subject, self.subject.data
         place = {"returned by": name_of(data)} if callable(data) else data
         return {
             "task": subject.path or subject.name,
@@ -248,7 +246,7 @@ class _Study:
             "seeds": list(self.seeds),
             "recipe": asdict(subject.task.recipe.changed(self.changes)),
             "changes": dict(self.changes),
-            "data": {"place": place, "about": examples.about, **counts(examples)},
+            "data": {"place": place, **subject.examples(self.seeds[0]).described()},
             "hardware": {**self.hardware.described(), **self._division()},
             "machine": self.hardware.machine,
             "versions": versions(),
@@ -305,11 +303,8 @@ class _Study:
 
     def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
         """The costs of the classifiers of these results, by the name of the run; measured before, or now."""
-        made, jobs = {each.name: each.compression for each in reversed(results)}, {}
-        for job in self.jobs(runs):
-            if job.run.name in made and job.seed == self.seeds[0]:
-                jobs[job.run.name] = job
-        timed = tuple((jobs[run.name], made[run.name]) for run in runs if run.name in jobs)
+        made = {each.name: each.compression for each in reversed(results)}
+        timed = tuple((next(self.jobs([run])), made[run.name]) for run in runs if run.name in made)
         settings = {"machine": self.hardware.machine, "runs": [job.settings for job, _ in timed]}
         kept, key = Store(self.folder, "measured", 1), json.dumps(settings, sort_keys=True)
         found = kept.read(key)

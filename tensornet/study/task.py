@@ -195,6 +195,10 @@ class Examples:
     name: str = ""
     known: bool = False
 
+    def described(self) -> dict[str, Any]:
+        """Where they come from, and the numbers of training and test examples."""
+        return {"about": self.about, "train": len(self.train_labels), "test": len(self.test_labels)}
+
     def batch(self, inputs: tuple[Any, ...], change: Callable[[Any], Any] = lambda images: images) -> Any:
         """These inputs as the run takes them; images become floats and are changed by the augmentation."""
         return inputs if self.standard is None else (change(inputs[0].float()),)
@@ -248,7 +252,8 @@ class Task:
         caution: how the numbers of the recipe were tried on the examples, as a warning to readers of the accuracies.
         tried: the names of these numbers.
         reference: the row that the parameters of the others are compared with.
-        overrides: name of a row to its changes for every optimizer.
+        overrides: name of a row to its changes for every optimizer; those of a compressed row change the recipe of
+            the row that it is made of.
         optimizers: each row is trained by each of them; if there are several, names of runs contain them.
         threads: threads of one process on the CPU; all cores if None.
         published: figures that others reported on the same data: model, optimizer, parameters, and top-1 and top-5
@@ -281,11 +286,6 @@ class Task:
     controls: frozenset[str] = frozenset()
     kinds: tuple[str, str] = ("control", "compared")
     places: Mapping[str, str] = field(default_factory=dict)
-
-    def changes(self, row: Any) -> Mapping[str, Any]:
-        """A row's changes of the recipe, or those of the row that it is made of."""
-        found: Mapping[str, Any] = getattr(self.rows.get(getattr(row, "origin", ""), row), "recipe", {})
-        return found
 
     def of(self, examples: Examples) -> Task:
         """The task for these examples: their name in the heading; figures and caution only if they are known."""

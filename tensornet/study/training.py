@@ -13,7 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -78,9 +78,8 @@ class Hardware:
         if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
             raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
         if precision not in PRECISIONS:
-            raise TensornetError(
-                f"there is no precision '{precision}'", fix=f"choose of {', '.join(PRECISIONS)}"
-            )
+            fix = f"choose of {', '.join(PRECISIONS)}"
+            raise TensornetError(f"there is no precision '{precision}'", fix=fix)
         on_cuda = device.startswith("cuda")
         if precision == "auto":
             precision = "bfloat16" if on_cuda and torch.cuda.is_bf16_supported() else "float32"
@@ -112,24 +111,22 @@ class Hardware:
         Sums split over another number of threads, or in an order chosen for a measured device, round differently.
         """
         torch = library("torch")
-        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        strict, on_cpu = torch.are_deterministic_algorithms_enabled(), self.kind == "cpu"
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         fixed = {"TENSORNET_CALIBRATE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        kept = {name: os.environ.get(name) for name in fixed}
-        torch.set_num_threads(self.threads)
-        torch.use_deterministic_algorithms(True, warn_only=self.kind != "cpu")
-        os.environ.update(fixed)
-        try:
-            with torch.random.fork_rng(devices=[] if self.kind == "cpu" else None):
+        with ExitStack() as restored:
+            restored.callback(torch.set_num_threads, torch.get_num_threads())
+            restored.callback(torch.use_deterministic_algorithms, strict, warn_only=warn_only)
+            restored.callback(
+                os.environ.update, {name: os.environ[name] for name in {*fixed} & {*os.environ}}
+            )
+            for name in fixed:
+                restored.callback(os.environ.pop, name)
+            torch.set_num_threads(self.threads)
+            torch.use_deterministic_algorithms(True, warn_only=not on_cpu)
+            os.environ.update(fixed)
+            with torch.random.fork_rng(devices=[] if on_cpu else None):
                 yield
-        finally:
-            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
-            torch.set_num_threads(threads)
-            for name, value in kept.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
 
 # ---------------------------------------------------------------------------- training
