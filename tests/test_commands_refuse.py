@@ -62,7 +62,7 @@ REFUSED = [
     (("count", "net.txt", "--set", "i=3"), "--set is for layers and models"),
     (("study", "empty.toml", "--out", "results"), "empty.toml says nothing"),
     (("study", "--jobs", "2", "--threads", "2000", "--out", "results"), "threads is 2000"),
-    (("study", "--shard", "b=data", "--out", "results"), "no mesh"),
+    (("study", "--shard", "b=data", "--out", "results"), "shard= and links= are for a mesh"),
     (("draw", "net.txt", "--inputs", "x", "--out", "file/net.svg"), "cannot write file/net.svg"),
 ]
 

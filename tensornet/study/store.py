@@ -168,16 +168,11 @@ class RunStore:
         Raises:
             TensornetError: the folder cannot be written.
         """
-        name, graph = trained.result.name, trained.graph.to_json()
-        texts = {
-            "result": json.dumps(write(trained.result)),
-            "settings": json.dumps(settings),
-            "graph": graph,
-        }
-        self.file(name, settings).save(trained.parameters, texts)
-        path = self.file(name, settings).path
-        halves = path.parent.glob(f".*.{path.stem}.*")  # left by processes that were killed
-        for each in (path.with_suffix(".checkpoint"), *halves):
+        file = self.file(trained.result.name, settings)
+        result, graph = json.dumps(write(trained.result)), trained.graph.to_json()
+        file.save(trained.parameters, {"result": result, "settings": json.dumps(settings), "graph": graph})
+        halves = file.path.parent.glob(f".*.{file.path.stem}.*")  # left by processes that were killed
+        for each in (file.path.with_suffix(".checkpoint"), *halves):
             with contextlib.suppress(OSError):  # there is none, or a folder
                 each.unlink()
 

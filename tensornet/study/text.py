@@ -110,10 +110,8 @@ def _of_folder(folder: Path) -> dict[str, Any]:
             fix = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
             raise TensornetError(f"cannot read {folder / which}: {error}", fix=fix) from None
         how["categories"] = files.target_names
-        found |= {
-            f"x_{which}": files.data,
-            f"y_{which}": np.take(files.target_names, np.array(files.target, int)),
-        }
+        labels = np.take(files.target_names, np.array(files.target, int))
+        found |= {f"x_{which}": files.data, f"y_{which}": labels}
     return found
 
 
