@@ -235,10 +235,10 @@ def _by_form(
     factors = [factor for product in form.products for factor in product.factors]
     arrays = {f.name: known[f.name].reshape(form.shape(f.axes)) for f in factors if f.name in known}
     fixed = [each for each in form.products if not any(factor.name in wanted for factor in each.factors)]
-    constant = form.value(arrays, fixed)
+    constant = np.broadcast_to(form.value(arrays, fixed), form.shape(form.axes))
+    constant = constant.astype(target.weight.dtype).reshape(target.weight.shape)
     if fixed:
         form = replace(form, products=tuple(each for each in form.products if each not in fixed))
-        constant = constant.astype(target.weight.dtype).reshape(target.weight.shape)
         target = Target(target.weight - constant, target.metric, target.path)
     decomposed = target.decomposed(form, tuple(arrays))
     least = Least(decomposed.weight, arrays, wanted, settings, target.path, form)
@@ -251,7 +251,8 @@ def _by_form(
         for factor in holders(side, form):
             dims = tuple(factor.axes.index(form.axes[dim]) for dim in side.dims)
             least.arrays[factor.name] = times(least.arrays[factor.name], (dims, side.roots[1]))
-    return least.arrays, least.whole().reshape(target.weight.shape) + constant
+    made = np.broadcast_to(least.whole(), least.weight.shape)
+    return least.arrays, made.reshape(target.weight.shape) + constant
 
 
 def _solve(least: Least, decomposed: Decomposed) -> None:

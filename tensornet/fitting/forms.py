@@ -80,15 +80,14 @@ class Form:
         return math.prod(self.shape(axes))
 
     def value(self, arrays: Mapping[str, Any], products: Sequence[Product] | None = None) -> Any:
-        """The sum of all or some products, with the axes of the result; 0 if there are none."""
+        """The sum of all or some products, of size 1 along axes of the result that none has; 0 if there are none."""
         total: Any = 0.0
-        chosen = self.products if products is None else products
-        for product in chosen:
+        for product in self.products if products is None else products:
             axes = tuple(axis for axis in self.axes if axis in product.axes)
             made = contract([(arrays[each.name], each.axes) for each in product.factors], axes)
             wide = [self.sizes[axis] if axis in axes else 1 for axis in self.axes]
             total = total + product.coefficient * made.reshape(wide)
-        return np.broadcast_to(total, self.shape(self.axes)) if chosen else total
+        return total
 
 
 # ---------------------------------------------------------------------------- from programs

@@ -167,9 +167,10 @@ class Problem(ABC):
         if rounds < 1:
             return
         before, errors = [self.arrays[name] for name in self.wanted], list[float]()
+        shapes = [each.shape for each in before]
 
         def put(values: Any) -> None:
-            parts = zip(self.wanted, before, split(values, [each.shape for each in before]), strict=True)
+            parts = zip(self.wanted, before, split(values, shapes), strict=True)
             self.arrays.update((name, part.astype(old.dtype)) for name, old, part in parts)
 
         def loss(values: Any) -> tuple[float, Any]:
