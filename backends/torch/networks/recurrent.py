@@ -122,7 +122,9 @@ class Recurrence(_Opened):
         return self._fused(input, hx)
 
     def _measured(self, input: Any, hx: Any) -> Any:
-        """The faster way at about so many rows, by the clock."""
+        """The faster way at about so many rows, by the clock; without factors of states a loop is not faster."""
+        if not any(_is_product(hh) for _, hh in self.pairs()):
+            return self._fused(input, hx)
         rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
         key = rows, input.device, input.dtype
         ways = self._looped, self._fused
@@ -200,6 +202,11 @@ def _clocked(run: Callable[[], Any]) -> float:
             torch.cuda.synchronize(made.device)
         found.append(time.perf_counter() - start)
     return min(found[1:])
+
+
+def _is_product(layer: Any) -> bool:
+    """Whether the weight of a layer is made of factors."""
+    return isinstance(layer, Factorized) and layer._lone is None  # type: ignore[attr-defined]
 
 
 def _product(layer: Any) -> Callable[[Any], Any]:
