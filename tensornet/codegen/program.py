@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -251,14 +251,13 @@ def planned(
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
     With `around`, the blocks under these scopes, and blocks that are called more than once, run by themselves. With
-    `closed`, tensors that depend on open sizes are computed at each call. Products that depend on the leaves of
-    `changing` are planned for the forward and the backward pass together.
+    `closed`, tensors that depend on open sizes are computed at each call. Products of `changing` leaves are planned
+    with their backward pass.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
-    supported = frozenset(backend.templates)
-    limit = None if changing else memory_limit  # what autograd keeps is chosen later
+    supported, limit = frozenset(backend.templates), None if changing else memory_limit
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
         target = Target.of(backend.name, device, dtype, profile, supported, closed, changing, loops)
@@ -267,17 +266,20 @@ def planned(
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:
             return written(scheduled(graph, profile), backend, around)
-        from .rematerialization import rematerialized_within
-
-        plans = _in_calls(graph, functools.partial(scheduled, profile=profile))
-        return rematerialized_within(plans, memory_limit, backend, changing)
+        plans = _in_calls(graph, functools.partial(scheduled, profile=profile))  # autograd keeps tensors
+        return _rematerialized(plans, memory_limit, backend, changing)
 
     if tune is None:
         return made(profile)
-    from .tuning import check_tuning, tuned
+    from .tuning import tuned
 
-    check_tuning(tune)
-    return tuned(made, profile, backend, around is not None)
+    return tuned(tune, made, profile, backend, around is not None)
+
+
+def _rematerialized(plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]) -> Plan:
+    from .rematerialization import rematerialized_within
+
+    return rematerialized_within(plans, limit, backend, changing)
 
 
 def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:

@@ -46,16 +46,22 @@ def check_tuning(tune: str | None) -> None:
 
 
 def tuned(
-    make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, backend: Backend, alone: bool = False
+    how: str,
+    make: Callable[[DeviceProfile], Plan],
+    profile: DeviceProfile,
+    backend: Backend,
+    alone: bool = False,
 ) -> Plan:
     """The fastest of the candidates, as measured.
 
     Args:
+        how: the option `tune=`, which is checked.
         make: gives the plan for a device, with its code.
         profile: the device.
         backend: the library.
         alone: whether called blocks run by themselves and are not available; a plan that calls any is not tuned.
     """
+    check_tuning(how)
     first = make(profile)
     if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
         return first

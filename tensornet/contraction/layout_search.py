@@ -96,10 +96,8 @@ class Search:
             bound: the limit in seconds.
         """
         problem, found, kept = self.problem, dict[Layout, tuple[float, Any]](), self.axes_of(subset)
-        weight = self.weight(subset)
-        wanted = problem.wanted if subset == self.everything else None
-        readers = self._readers(subset, kept)
-        enough = self.forms if subset != self.everything else 1
+        weight, readers = self.weight(subset), self._readers(subset, kept)
+        wanted, enough = (None, self.forms) if subset != self.everything else (problem.wanted, 1)
         is_copied = weight == 1.0 and not kept <= problem.kept  # elementwise products take any layout
         farthest = self.pricing.copied_at_most(kept) if is_copied and enough > 1 else math.inf
         spread = farthest if enough > 1 else 0.0

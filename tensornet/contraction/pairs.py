@@ -349,35 +349,32 @@ class Pricing:
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
         best, (kernel, bound, spread) = dict[Layout, Way](), limits
-        launch, view, small = self.profile.launch, self.profile.view, self.profile.small
+        profile, view = self.profile, self.profile.view
         for together, rows, columns, inner in self._groups(a, b, batch, summed, wanted):
             many, m, n, k = map(self.extent, (together, rows, columns, inner))
-            floor = launch if many > 1 and m * n * k < small else kernel
+            floor = profile.launch if many > 1 and m * n * k < profile.small else kernel
             floor += 2 * view if many > 1 else 0.0
             is_added = bool(together) and together[0] in summed
-            is_repeated = bool(together) and not (batch or is_added)
-            if floor + view * is_repeated > bound:
+            if floor + (view if together and not (batch or is_added) else 0.0) > bound:
                 continue
             ones = self.matrices[a, together, rows, inner]
             if floor + min(ones[0].least, ones[1].least) > bound:
                 continue
             others = self.matrices[b, together, columns, inner]
-            lead, beside = (
-                (together, 0.0) if not is_added else ((), self._added_up(together + rows + columns))
-            )
+            beside = self._added_up(together + rows + columns) if is_added else 0.0
+            lead = () if is_added else together
             for swapped in (False, True):
                 outer = (columns, rows) if swapped else (rows, columns)
                 pair = ((b, others[0]), (a, ones[1])) if swapped else ((a, ones[0]), (b, others[1]))
                 lying = lead + outer[0] + outer[1]
-                known = best[lying][0] * SOONER if lying in best else bound
-                limit = min(bound, known) - beside
+                limit = min(bound, best[lying][0] * SOONER if lying in best else bound) - beside
                 if floor + pair[0][1].least + pair[1][1].least > limit:
                     continue
                 later = 0.0 if wanted is None else self.brought(lying, wanted)
                 seconds = self._product(pair, (together, *outer, inner), limit - later, floor)
                 total = seconds + (beside + later)
                 if seconds <= limit - later:
-                    result = tuple([each for each in (lead, *outer) if each])
+                    result = tuple(filter(None, (lead, *outer)))
                     best[lying] = (total, ("matmul", swapped, together, rows, columns, inner, result))
                     bound = min(bound, (total + spread) * SOONER)
         return best

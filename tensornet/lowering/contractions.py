@@ -203,21 +203,17 @@ def _joint_product(
     from ..autodiff.vjp import differentiated  # most plans need no derivatives
 
     known = {axis: context.open(size) for axis, size in sizes.items()}
-    axes = {
-        axis: Axis(name, known[axis] if isinstance(known[axis], int) else symbol(name))
-        for axis, name in names.items()
-    }
+    opened = {axis: size if isinstance(size, int) else symbol(names[axis]) for axis, size in known.items()}
+    axes = {axis: Axis(name, opened[axis]) for axis, name in names.items()}
     leaves = [
         Leaf(f"x{n}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each))
         for n, each in enumerate(lying)
     ]
     made, body = [Ref(leaf.name, index_of(leaf.dims)) for leaf in leaves], list[Equation]()
     for pair in order:
-        is_last = pair is order[-1]
-        result = Ref(
-            "y" if is_last else f"t{len(body) + 1}",
-            tuple(names[axis] for axis in (left if is_last else flatten(pair.way.result))),
-        )
+        name, index = f"t{len(body) + 1}", flatten(pair.way.result)
+        name, index = ("y", left) if pair is order[-1] else (name, index)
+        result = Ref(name, tuple(names[axis] for axis in index))
         summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
         product = Contraction((made[pair.first], made[pair.second]), summed)
         body.append(Equation(result.name, axes_of_index(result.index), product))

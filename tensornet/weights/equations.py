@@ -331,8 +331,7 @@ def formed(
     kind = form_named(kind, tuple(FORMS))
     bits: tuple[int, ...] = () if rounding is None or rounding.bits is None else (rounding.bits,)
     if rounding is not None and not bits:
-        bits = bits_of_ranks(rank)
-        rank = len(bits)
+        rank = len(bits := bits_of_ranks(rank))
     parts = _parts(dims, FORMS[kind], 1 if rounding and kind == "dense" else modes)
     if len(parts) > len(LETTERS):
         raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
@@ -346,8 +345,7 @@ def formed(
     if rounding is None:
         return made
     if len(bits) == len(found.ranks) == 1:
-        (count,) = found.ranks.values()
-        bits = bits * count
+        bits *= next(iter(found.ranks.values()))
     return replace(_rounded(made, rounding), bits=bits)
 
 
