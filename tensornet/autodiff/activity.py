@@ -63,52 +63,53 @@ def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:
                     raise EquationError(f"'{name}' has no derivative", part.place, fix)
 
 
-def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
-    """The tensors of a graph that depend on some leaves."""
+def active(graph: Graph, wrt: Iterable[str], zeros: bool = False) -> set[str]:
+    """The tensors of a graph that depend on some leaves; with `zeros`, also if the gradient is always 0."""
     found, elements = set(wrt), of_tensors(graph)
     before = -1
     while before != len(found):  # once, and again for recurrent tensors
         before = len(found)
-        _find_active(graph, elements, found)
+        _find_active(graph, elements, found, zeros)
         if not graph.recurrences:
             break
     return found
 
 
-def active_inside(call: Apply, found: Container[str]) -> set[str]:
+def active_inside(call: Apply, found: Container[str], zeros: bool = False) -> set[str]:
     """The tensors of a block that depend, in a call, on the tensors already found."""
     leaves = {leaf for leaf, name in call.names().items() if name in found}
     while True:
-        inside = active(call.graph, leaves)
+        inside = active(call.graph, leaves, zeros)
         carried = {leaf for leaf, output in call.carried() if output in inside}
         if carried <= leaves:
             return inside
         leaves |= carried
 
 
-def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
+def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str], zeros: bool) -> None:
     """Adds the tensors that depend on those already found."""
     for item in graph.body:
         if isinstance(item, Apply):
-            inside = active_inside(item, found)
+            inside = active_inside(item, found, zeros)
             found.update(result for output, result in item.made if output in inside)
-        elif elements[item.name] >= Element.WIDE and changes(item.right, found):
+        elif elements[item.name] >= Element.WIDE and changes(item.right, found, zeros):
             found.add(item.name)
 
 
-def changes(expression: Expression, tensors: Container[str]) -> bool:
-    """Whether a gradient goes from the value of an expression to one of some tensors."""
+def changes(expression: Expression, tensors: Container[str], zeros: bool = False) -> bool:
+    """Whether a gradient goes from the value of an expression to one of some tensors; with `zeros`, also one of 0."""
     match expression:
         case Ref(name):
             return name in tensors
         case Contraction(factors):
-            return any(changes(factor, tensors) for factor in factors)
+            return any(changes(factor, tensors, zeros) for factor in factors)
         case Call(function, arguments):
             row = FUNCTIONS[function]
+            is_real = zeros and row.yields not in ("truth", "position") and row.converts is not Element.WHOLE
             return any(
-                not row.derivative or row.gradient(n) != "0"
+                is_real or not row.derivative or row.gradient(n) != "0"
                 for n, argument in enumerate(arguments)
-                if changes(argument, tensors)
+                if changes(argument, tensors, zeros)
             )
     return False
 

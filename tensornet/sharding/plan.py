@@ -59,6 +59,8 @@ class Collective:
 def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> Counter[Collective]:
     """The collectives of a local graph that move bytes, and how often each runs in a step of training.
 
+    Gradients that are always 0, such as that of `sign`, count too: autograd sends them.
+
     Args:
         local: the graph that each device runs.
         mesh: the mesh.
@@ -66,7 +68,7 @@ def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> 
         wrt: the leaves that get gradients.
     """
     local, found = with_functions(local), Counter[Collective]()
-    elements, known = of_tensors(local), frozenset(active(local, tuple(wrt)))
+    elements, known = of_tensors(local), frozenset(active(local, tuple(wrt), zeros=True))
     runs: dict[Expression, tuple[Equation, Call]] = {}  # equal ones run once
     for item in local.own:
         for part in item.parts:
@@ -79,7 +81,9 @@ def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> 
     for call in local.calls:
         times = 1 if call.along is None else int(call.along.axis.size)
         first = frozenset(leaf for leaf, name in call.names().items() if name in known)
-        later = frozenset(active_inside(call, known))  # states change from the second iteration on
+        later = frozenset(
+            active_inside(call, known, zeros=True)
+        )  # states change from the second iteration on
         for inner, count in ((first, 1), (later, times - 1)):
             each = collectives_of(call.graph, mesh, size, inner) if count else Counter()
             found.update({collective: n * count for collective, n in each.items()})
