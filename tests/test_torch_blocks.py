@@ -257,3 +257,9 @@ def test_a_replica_computes_with_its_own_parameters() -> None:
     doubled = {name: 2 * each for name, each in module.named_parameters()}
     expected = tn.compile(module.graph, backend="torch")(doubled, x)
     torch.testing.assert_close(made[module](x), expected)
+
+
+def test_a_module_of_a_recurrence_along_two_axes() -> None:
+    text = "R[i,-1] = 9\nR[-1,j] = 9\nR[i,j] = d[i,j] + tanh(minimum(R[i-1,j], R[i,j-1]))"
+    layer, d = tn.layer(text, inputs="d"), torch.rand(3, 4, dtype=torch.float64)
+    assert torch.equal(tn.module(layer)(d), tn.compile(layer, backend="torch")({}, d))
