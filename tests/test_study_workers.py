@@ -198,7 +198,7 @@ def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path:
             process(f"{command} --out {tmp_path / 'two'}", tmp_path / "log") as run,
         ):
             began = time.monotonic()
-            waited(lambda: list((tmp_path / "two" / "runs").is_dir()))
+            waited((tmp_path / "two" / "runs").is_dir)
             while run.poll() is None:
                 assert time.monotonic() - began < 900, (tmp_path / "log").read_text()
                 time.sleep(rng.uniform(3.0, 8.0))

@@ -137,9 +137,11 @@ class Recurrence(_Opened):
         """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
         base, (weights, factor) = object.__new__(type(self.base)), self._flat()
         base.__dict__.update(self.base.__dict__, _flat_weights=weights, training=self.training)
-        if factor is not None and isinstance(input, torch.Tensor):
-            base.check_input(input, None)
-            input, base.input_size = torch.nn.functional.linear(input, factor), len(factor)
+        is_packed = isinstance(input, torch.nn.utils.rnn.PackedSequence)
+        data = input.data if is_packed else input
+        if factor is not None and data.shape[-1] == base.input_size:  # torch refuses other sizes
+            data, base.input_size = torch.nn.functional.linear(data, factor), len(factor)
+            input = input._replace(data=data) if is_packed else data
         if not (base.batch_first and isinstance(input, torch.Tensor) and input.ndim == 3):
             return base(input, hx)
         base.batch_first = False  # positions one after another in memory are read faster
