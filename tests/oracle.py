@@ -783,7 +783,7 @@ class Line:
 
     def learn_moved(self, node: Call, sizes: Sizes) -> None:
         """The sizes of what `pad`, `concat` and `stack` make, from inside of them."""
-        moved = node.axes or [axis for axis in node.options if axis != "value"]
+        moved = node.axes or [axis for axis in node.options if axis not in ("value", "inside")]
         lengths: list[int] = []
         for operand in node.args if node.function != "stack" else ():
             inner = self.inner[id(operand)] = self.found(operand, {})
@@ -795,7 +795,10 @@ class Line:
         if node.function == "pad":
             inner = self.inner[id(node.args[0])]
             for axis in moved:
-                self.agree(sizes, axis, max(0, inner[axis] + sum(self.pair(node.options[axis]))))
+                amounts = self.pair(node.options[axis])
+                if "inside" in node.options and max(amounts) > 0:
+                    raise Refused(f"a slice of more than there is in {self}")
+                self.agree(sizes, axis, max(0, inner[axis] + sum(amounts)))
         else:
             self.agree(sizes, moved[0], sum(lengths) if lengths else len(node.args))
 
@@ -1049,7 +1052,11 @@ class Line:
                 return self.value(args[0], {**at, **moved}, sizes)
             case "pad":
                 inner = self.inner[id(args[0])]
-                moved = {i: at[i] - self.pair(each)[0] for i, each in options.items() if i != "value"}
+                moved = {
+                    i: at[i] - self.pair(each)[0]
+                    for i, each in options.items()
+                    if i not in ("value", "inside")
+                }
                 if all(0 <= there < inner[i] for i, there in moved.items()):
                     return self.value(args[0], {**at, **moved}, inner)
                 return self.value(options["value"], at, sizes) if "value" in options else 0

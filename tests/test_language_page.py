@@ -101,7 +101,7 @@ def test_the_command_line_tells_of_one_function() -> None:
     for word in ("softmax[j](a)", "eᵃ / Σ eᵃ", "y * (g - sum[j](g * y))", "[0.0391, 0.1753, 0.7856]"):
         assert word in told
     document = json.loads(CliRunner().invoke(app, ["functions", "pad", "--json"]).stdout)
-    assert document["options"] == {"value": 0}
+    assert document["options"] == {"value": 0, "inside": 0}
     assert document["result"] == "[0.0, 1.0, 2.0, 0.0, 0.0]"
     assert "less" in CliRunner().invoke(app, ["functions", "<"]).stdout
     assert CliRunner().invoke(app, ["functions", "--page"]).stdout == TEXT

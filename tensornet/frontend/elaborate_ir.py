@@ -59,7 +59,7 @@ from ..language.expression import (
 )
 from ..ops.along_axes import PREVIOUS
 from ..ops.protocols import Left
-from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT, is_inside
+from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
@@ -356,8 +356,9 @@ class Expressions:
             written.append(Affine(((axis, 1),), larger(before, 0)))
             shape.append(length + before + after)
         fill = self.scalar(dict(part.options).get("value", (Literal(0),))[0], scope)
+        options = (("fill", fill), *([(INSIDE, number(1))] if is_inside(part) else []))
         moved = [Operand(operand.node, substitute(operand.reads, read))]
-        made = self._node("copy", sizes, moved, tuple(written), shape, options=(("fill", fill),))
+        made = self._node("copy", sizes, moved, tuple(written), shape, options=options)
         lengths = dict(zip(axes, shape, strict=True))
         return self._node("copy", lengths, [Operand(made, tuple(map(along, axes)))], _written(left, lengths))
 

@@ -47,7 +47,7 @@ from ..language.expression import (
     sum_of,
     transform,
 )
-from ..ops.structure import PAD
+from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
 from .context import Known, Text, axes_told, axes_windowed, dims_read, remade_in
@@ -293,7 +293,11 @@ def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expres
             fix = "crop in a line before: z[b,t] = x[b,:4]"
             raise EquationError("a slice with a step cannot have an end", entry.place, fix)
     read = replace(changed, index=tuple(index))
-    return Call(PAD.name, (read,), (), tuple(amounts), changed.place) if amounts else read
+    if not amounts:
+        return read
+    cut = Call(PAD.name, (read,), (), tuple(amounts), changed.place)
+    sure = all(isinstance(each, Literal) for _, each in amounts_in(cut))
+    return cut if sure else replace(cut, options=(*cut.options, (INSIDE, (Literal(1),))))
 
 
 def _amounts(span: Span, size: Expression) -> tuple[Expression, Expression]:

@@ -40,10 +40,11 @@ from ..language.expression import (
 )
 from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurrences import as_printed
+from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
 from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
-from .checks import check_names, check_size, check_sizes, check_spoken
+from .checks import check_names, check_size, check_sizes, check_slices, check_spoken
 from .leaves import (
     Along,
     Constant,
@@ -150,6 +151,8 @@ class Graph:
                 scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
             check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023
+            if any(isinstance(part, Call) and is_inside(part) for part in equation.parts):
+                check_slices(equation.right, scope, known)
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not isinstance(axis.size, int) and name_of(axis.size) is None:

@@ -32,7 +32,7 @@ from ..language.expression import (
     product_of,
     sum_of,
 )
-from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
+from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import put_in
 from .function import Function, Names, order
@@ -312,9 +312,12 @@ class Line:
             if before != 0 or after != 0:
                 amounts.append((names[axis], (self.axes.spoken(before), self.axes.spoken(after))))
         fill = self._scalar(each.attributes["fill"], each, {})
-        more = () if fill == Literal(0) else (("value", (fill,)),)
+        if fill != Literal(0):
+            amounts.append(("value", (fill,)))
+        if INSIDE in each.attributes:
+            amounts.append((INSIDE, (Literal(1),)))
         plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
-        return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
+        return Call(PAD.name, (self.read(each, plain, names),), (), tuple(amounts))
 
     def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
         """A number in the expression of a node; a size is written as that of an axis, if one has it."""

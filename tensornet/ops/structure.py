@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -18,7 +18,7 @@ INSIDE = "inside"
 
 
 def is_inside(call: Call) -> bool:
-    """Whether the positions of a call must be within its axis, so that others are an error."""
+    """Whether the positions of a call must be within an axis, so that others are an error."""
     told = dict(call.options).get(INSIDE, ())
     return any(isinstance(each, Literal) and bool(each.value) for each in told)
 
@@ -50,12 +50,12 @@ def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Elem
 
 def _cuts_off(call: Call) -> bool:
     """Whether a call only removes positions, or may do so at the sizes of a call. Its result is a view then."""
-    return all(
-        _is_cut(each) or not _is_growth(each)
-        for _, values in call.options
-        if len(values) == 2
-        for each in values
-    )
+    return all(_is_cut(each) or not _is_growth(each) for _, each in amounts_in(call))
+
+
+def amounts_in(call: Call) -> Iterator[tuple[str, Expression]]:
+    """The amounts by which padding changes each axis, before and after."""
+    yield from ((axis, each) for axis, values in call.options if len(values) == 2 for each in values)
 
 
 def _is_cut(amount: Expression) -> bool:
@@ -79,7 +79,8 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     pairs = {name: values for name, values in call.options if len(values) == 2}
     cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in layout]
     cuts = "" if all(each == ":" for each in cut) else f"[{', '.join(cut)}]"
-    grown = [tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0") for axis in layout]
+    grows = {} if is_inside(call) else pairs
+    grown = [tuple(_grown(writer, each) for each in grows.get(axis, ())) or ("0", "0") for axis in layout]
     amounts = [amount for pair in grown for amount in pair if amount != "0"]
     if not amounts:
         return f"{text}{cuts}"
@@ -211,9 +212,9 @@ STACK = replace(
 
 PAD = Function(
     "pad",
-    "a with so many more positions along an axis, fewer where negative",
+    "a with so many more positions along an axis, fewer where negative; with inside=1 more positions are an error",
     "moved",
-    options=(("value", 0),),
+    options=(("value", 0), (INSIDE, 0)),
     amounts=("before", "after"),
     written="pad(a, i=(before, after), value=0)",
     example=Example.of("y[i] = pad(a[i], i=(1, 2))", a=(1.0, 2.0)),

@@ -167,6 +167,7 @@ class _Sample:
             sizes = dict.fromkeys(graph.open_sizes, TYPICAL) | dict.fromkeys(graph.open_sizes[:1], batch)
             try:
                 bound = graph.bind(**sizes)
+                bound.check_at({})
             except TensornetError:
                 return None
             if sum(_count(dims, bound.bound) for dims in bound.named.values()) <= MOST_ELEMENTS:
