@@ -34,6 +34,7 @@ from tensornet.study.libraries import library
 from tensornet.study.pictures import FORMATS, PICTURES
 from tensornet.study.report import table
 from tensornet.study.results import Trained, pareto_front, runs_of
+from tensornet.study.training import TrainingRun
 
 from . import studies
 from .studies import Finished, kept
@@ -309,10 +310,10 @@ def test_runs_with_other_settings_stand_beside(copy: Path, changes: dict[str, ob
 def test_an_interrupt_keeps_what_is_finished(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside runs of other settings."""
 
-    def interrupted(name: str, *arguments: Any, **options: Any) -> Trained:
-        if name == ROWS[1]:
+    def interrupted(run: TrainingRun, *arguments: Any) -> Trained:
+        if run.name == ROWS[1]:
             raise KeyboardInterrupt
-        return whole(name, *arguments, **options)
+        return whole(run, *arguments)
 
     whole, console, before = study_jobs.train, Console(file=io.StringIO(), width=100), stamps(copy)
     monkeypatch.setattr(study_jobs, "train", interrupted)

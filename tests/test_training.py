@@ -28,7 +28,7 @@ from tensornet.study import training
 from tensornet.study.results import Trained
 from tensornet.study.store import RunFile, read_tensors
 from tensornet.study.task import OPTIMIZERS, Examples, Recipe, Task
-from tensornet.study.training import Hardware, train
+from tensornet.study.training import Hardware, TrainingRun, train
 
 from .conftest import forked
 from .studies import study
@@ -65,8 +65,12 @@ def classifier(dropout: bool = True) -> tn.Graph:
 
 
 def trained(recipe: Recipe = FULL, **changes: Any) -> Trained:
-    graph = classifier(recipe is FULL)
-    return train("rows", "rows", "", graph, examples(), **{"recipe": recipe, "seed": 1, **changes})
+    graph, options = classifier(recipe is FULL), ("checkpoint", "every", "progress")
+    run = {name: each for name, each in changes.items() if name not in options}
+    how = {name: each for name, each in changes.items() if name in options}
+    return train(
+        TrainingRun("rows", "rows", "", graph, examples(), **{"recipe": recipe, "seed": 1, **run}), **how
+    )
 
 
 def same(one: Trained, other: Trained) -> bool:

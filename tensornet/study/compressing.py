@@ -19,10 +19,10 @@ from tensornet.weights.factorizations import form_named
 
 from .libraries import library
 from .results import CompressedWeight, Compression, RunResult
-from .task import Examples, Recipe, Task
-from .training import Hardware, predictions, right_ones, sizes_of_batch
+from .task import Examples, Task
+from .training import TrainingRun, logits_of, right_ones, sizes_of_batch
 
-__all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]
+__all__ = ["BUDGETS", "CompressedRow", "check_row", "classifier", "compressed_start"]
 
 BUDGETS = ("parameters", "flops", "seconds", "error")
 """The quantities that a budget may limit, as `tensornet.compress` takes them."""
@@ -52,21 +52,6 @@ class CompressedRow:
     calibrate: int = 0
 
 
-@dataclass(frozen=True)
-class Start:
-    """The starting point of training.
-
-    Attributes:
-        classifier: the graph, which takes standardised inputs.
-        parameters: its parameters, by name, if it is fine-tuned.
-        compression: how it was compressed, if it was, and what that lost.
-    """
-
-    classifier: tn.Graph
-    parameters: dict[str, Any] | None = None
-    compression: Compression | None = None
-
-
 def check_row(row: CompressedRow, origin: tn.Graph) -> None:
     """Raises an error if a form is unknown, or if a pattern matches no parameter of the other row."""
     for method in row.settings.get("method", ()):
@@ -91,69 +76,56 @@ def classifier(task: Task, row: Any, examples: Examples, compression: Compressio
 
 
 def compressed_start(
-    task: Task,
-    row: CompressedRow,
-    examples: Examples,
-    origin: RunResult,
-    trained: tuple[tn.Graph, dict[str, Any]],
-    recipe: Recipe,
-    seed: int,
-    hardware: Hardware,
-) -> Start:
+    run: TrainingRun, row: CompressedRow, task: Task, origin: RunResult, trained: tuple[tn.Graph, Any]
+) -> dict[str, Any]:
     """Compresses a trained classifier, and measures what that loses on the test examples.
 
     Args:
-        task: the task of the study.
+        run: how the compressed classifier is trained.
         row: how it is compressed.
-        examples: training examples calibrate, if the row requires it; test examples measure the loss.
+        task: the task of the study.
         origin: the result of the run of the other row.
         trained: its classifier, which takes the inputs as they are in the examples, and its parameters.
-        recipe: gives the size of a mini-batch.
-        seed: chooses the examples for calibration.
-        hardware: the hardware that computes it.
+
+    Returns:
+        The classifier, its parameters and its compression, as attributes of the run.
 
     Raises:
         TensornetError: the budget cannot be met.
     """
     graph, parameters = trained
+    examples, hardware = run.examples, run.hardware
     timed = row.budget in ("flops", "seconds")
-    sizes: dict[str, Any] = sizes_of_batch(graph, examples, recipe.batch) if timed else {}
-    sizes |= {row.budget: row.amount, "calibrate": _calibration(row, examples, recipe.batch, seed)}
+    sizes: dict[str, Any] = sizes_of_batch(graph, examples, run.recipe.batch) if timed else {}
+    sizes |= {row.budget: row.amount, "calibrate": _calibration(run, row.calibrate)}
     # sums split over another number of threads round differently
     with hardware.reproducible(), library("threadpoolctl").threadpool_limits(hardware.threads):
         small: Compressed = tn.compress(graph, parameters, **row.settings, **sizes)
-        assert small.params is not None
-        before = _logits(graph, parameters, examples, recipe.batch, hardware)
-        after = _logits(small.model, small.params, examples, recipe.batch, hardware)
+        before, after = (_logits(run, *each) for each in (trained, (small.model, small.params)))
     top1, top5 = (100.0 * float(each) / len(after) for each in right_ones(after, examples.test_labels))
     error = float((after - before).norm() / before.norm())
     weights = tuple(_weight(each, small.misfits.get(each.path)) for each in small.allocation.rows)
     counts = (origin.name, origin.parameters, origin.test_top1, origin.test_top5, top1, top5)
     compression = Compression(*counts, error, weights)
-    return Start(classifier(task, row, examples, compression), small.params, compression)
+    graph = classifier(task, row, examples, compression)
+    return {"classifier": graph, "start": small.params, "compression": compression}
 
 
-def _calibration(
-    row: CompressedRow, examples: Examples, batch: int, seed: int
-) -> list[tuple[Any, ...]] | None:
-    """Mini-batches of training examples, drawn by the seed; None if the row requires no calibration."""
-    if not row.calibrate:
+def _calibration(run: TrainingRun, count: int) -> list[tuple[Any, ...]] | None:
+    """Mini-batches of so many training examples, drawn by the seed; None if there are none."""
+    if not count:
         return None
-    torch = library("torch")
-    draw = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(examples.train_labels), generator=draw)[: row.calibrate]
-    inputs = (tuple(each[part] for each in examples.train_inputs) for part in chosen.split(batch))
+    torch, examples = library("torch"), run.examples
+    draw = torch.Generator().manual_seed(run.seed)
+    chosen = torch.randperm(len(examples.train_labels), generator=draw)[:count]
+    inputs = (tuple(each[part] for each in examples.train_inputs) for part in chosen.split(run.recipe.batch))
     return list(map(examples.batch, inputs))
 
 
-def _logits(
-    graph: tn.Graph, parameters: Mapping[str, Any], examples: Examples, batch: int, hardware: Hardware
-) -> Any:
-    """The logits of a classifier for the test examples, on the CPU."""
-    module = tn.module(graph, params=parameters, dtype="float32").to(hardware.device)
-    test = (*examples.test_inputs, examples.test_labels)
-    found = predictions(module, examples, test, batch, hardware)
-    return library("torch").cat([logits.float().cpu() for logits, _ in found])
+def _logits(run: TrainingRun, graph: tn.Graph, parameters: Any) -> Any:
+    """The logits of a classifier for the test examples."""
+    module = tn.module(graph, params=parameters, dtype="float32").to(run.hardware.device)
+    return logits_of(module, run, run.examples.test_inputs)
 
 
 def _weight(row: Allotted, misfit: Misfit | None) -> CompressedWeight:

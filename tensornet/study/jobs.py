@@ -21,14 +21,14 @@ from typing import Any, TypeAlias, TypeVar
 import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .compressing import Start, classifier, compressed_start
+from .compressing import classifier, compressed_start
 from .configuration import Subject
 from .libraries import library, versions
 from .mesh import first, is_first
 from .results import Appraisal, Compression, RunResult
 from .store import RunStore, load_trained
 from .task import Recipe
-from .training import Hardware, Progress, sizes_of_batch, train
+from .training import Hardware, Progress, TrainingRun, sizes_of_batch, train
 
 __all__ = ["Dask", "Job", "Processes", "Run", "Workers", "appraisals", "on_workers"]
 __all__ += ["settings_of", "train_job", "train_on_worker"]
@@ -104,40 +104,30 @@ def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = 
     """
     run, settings, store = job.run, job.settings, RunStore(job.folder, say)
     task, examples = job.subject.task, job.subject.examples(job.seed)
-    row = task.rows[run.of]
-    start = first(_start, job, run.origin, store) if run.origin else Start(task.build(row, examples))
-    trained = train(
-        run.name,
-        run.of,
-        row.about,
-        start.classifier,
-        examples,
-        recipe=run.recipe,
-        seed=job.seed,
-        hardware=job.hardware,
-        parameters=start.parameters,
-        checkpoint=store.file(run.name, settings, "checkpoint"),
-        progress=progress,
-    )
-    trained = replace(trained, result=replace(trained.result, compression=start.compression))
+    graph = task.build(task.rows[(run.origin or run).of], examples)
+    how = (examples, run.recipe, job.seed, job.hardware)
+    training = TrainingRun(run.name, run.of, task.rows[run.of].about, graph, *how)
+    if run.origin:
+        training = replace(training, **first(_compressed, job, training, run.origin, store))
+    trained = train(training, store.file(run.name, settings, "checkpoint"), progress)
     if is_first():
         store.save(trained, settings)
     return trained.result
 
 
-def _start(job: Job, origin: Run, store: RunStore) -> Start:
-    """The compressed classifier of another run.
+def _compressed(job: Job, training: TrainingRun, origin: Run, store: RunStore) -> dict[str, Any]:
+    """The compressed classifier of another run, as attributes of the run that trains it.
 
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
     """
-    task, examples = job.subject.task, job.subject.examples(job.seed)
-    found, file = store.load(origin.name, job.settings["from"]), store.file(origin.name, job.settings["from"])
+    settings = job.settings["from"]
+    found, file = store.load(origin.name, settings), store.file(origin.name, settings)
     if found is None:
         fix = "give the command again"
         raise TensornetError(f"{job.run.name} is made of {origin.name}, which is not finished", fix=fix)
-    row, trained = task.rows[job.run.of], load_trained(file.path)
-    return compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
+    task = job.subject.task
+    return compressed_start(training, task.rows[job.run.of], task, found, load_trained(file.path))
 
 
 def train_on_worker(job: Job) -> RunResult:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import tensornet as tn
 from tensornet.errors import BackendError, TensornetError
@@ -23,11 +24,11 @@ from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .libraries import library
 from .mesh import divided, first, is_first, part_like, whole
-from .results import Epoch, RunResult, Trained
+from .results import Compression, Epoch, RunResult, Trained
 from .store import RunFile
 from .task import Examples, Recipe
 
-__all__ = ["PRECISIONS", "Hardware", "Progress", "TrainingRun", "augmented", "predictions", "right_ones"]
+__all__ = ["PRECISIONS", "Hardware", "Progress", "TrainingRun", "augmented", "logits_of", "right_ones"]
 __all__ += ["CHECKPOINT_SECONDS", "sizes_of_batch", "train"]
 
 
@@ -117,16 +118,11 @@ class Hardware:
         with ExitStack() as restored:
             restored.callback(torch.set_num_threads, torch.get_num_threads())
             restored.callback(torch.use_deterministic_algorithms, strict, warn_only=warn_only)
-            restored.callback(
-                os.environ.update, {name: os.environ[name] for name in {*fixed} & {*os.environ}}
-            )
-            for name in fixed:
-                restored.callback(os.environ.pop, name)
+            restored.enter_context(patch.dict(os.environ, fixed))
             torch.set_num_threads(self.threads)
             torch.use_deterministic_algorithms(True, warn_only=not on_cpu)
-            os.environ.update(fixed)
-            with torch.random.fork_rng(devices=[] if on_cpu else None):
-                yield
+            restored.enter_context(torch.random.fork_rng(devices=[] if on_cpu else None))
+            yield
 
 
 # ---------------------------------------------------------------------------- training
@@ -169,78 +165,36 @@ Progress = Callable[[int, int, "float | None"], None]
 """Receives the steps done, all steps, and the newest test accuracy in percent."""
 
 
-def train(
-    name: str,
-    row: str,
-    about: str,
-    graph: tn.Graph,
-    examples: Examples,
-    *,
-    recipe: Recipe,
-    seed: int = 0,
-    hardware: Hardware | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    checkpoint: RunFile | None = None,
-    every: float = CHECKPOINT_SECONDS,
-    progress: Progress | None = None,
-) -> Trained:
-    """Trains the classifier that `graph` describes, inputs to logits y[b,o].
+@dataclass(eq=False)
+class TrainingRun:
+    """The training of one classifier, and its module, optimizer and progress once it is prepared.
 
-    The same seed gives the same numbers, whatever ran before, even if the run is stopped at any
-    moment and resumes from its checkpoint.
-
-    Args:
+    Attributes:
         name: the name of the run; with the seed it determines every random draw.
         row: the name of its row in the task.
         about: a description of the classifier.
-        graph: the classifier, which takes standardised inputs.
+        classifier: the graph, standardised inputs to logits y[b,o].
         examples: the training and test examples.
         recipe: how it is trained.
         seed: for initial values, mini-batches, augmentation and dropout.
-        hardware: the hardware that computes it; one thread of the CPU if not given.
-        parameters: the initial values, by name; drawn by the seed if not given.
-        checkpoint: the file in which checkpoints are kept, and from which the run resumes.
-        every: the number of seconds between two checkpoints.
-        progress: receives the progress before every step.
-
-    Raises:
-        TensornetError: the loss is not finite, or a checkpoint cannot be written.
+        hardware: the hardware that computes it.
+        start: the initial values, by name; drawn by the seed if not given.
+        compression: how the classifier was compressed, if it was.
     """
-    hardware = hardware or Hardware()
-    with hardware.reproducible():
-        run = TrainingRun(name, graph, examples, recipe, seed, hardware, parameters)
-        run.resume(checkpoint)
-        saved = time.monotonic()
-        while run.step < run.steps:
-            if progress is not None:
-                progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
-            run.advance()
-            if checkpoint is not None and first(_is_due, saved, every):
-                state = run.state()
-                if is_first():
-                    checkpoint.save(*state)
-                saved = time.monotonic()
-        return Trained(run.result(row, about), run.graph, run.parameters())
-
-
-def _is_due(saved: float, every: float) -> bool:
-    """Whether so many seconds are over since the last checkpoint."""
-    return time.monotonic() - saved >= every
-
-
-@dataclass(eq=False)
-class TrainingRun:
-    """A module, its optimizer and its examples, during training. The attributes are arguments of `train`."""
 
     name: str
+    row: str
+    about: str
     classifier: tn.Graph
     examples: Examples
     recipe: Recipe
-    seed: int
-    hardware: Hardware
+    seed: int = 0
+    hardware: Hardware = Hardware()
     start: Mapping[str, Any] | None = None
+    compression: Compression | None = None
 
-    def __post_init__(self) -> None:
+    def prepare(self) -> None:
+        """Makes the module, the optimizer, and the tensors on the device."""
         self.torch, hardware, examples, recipe = library("torch"), self.hardware, self.examples, self.recipe
         self.graph = examples.behind_standard(self.classifier)
         parts = (*examples.train_inputs, examples.train_labels), (*examples.test_inputs, examples.test_labels)
@@ -297,14 +251,12 @@ class TrainingRun:
 
     def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
         """Top-1 and top-5 accuracy in percent: the likeliest class, or one of the likeliest five, is right."""
-        right = self.torch.zeros(2, dtype=self.torch.float64, device=self.hardware.device)
-        for logits, labels in predictions(self.module, self.examples, part, self.recipe.batch, self.hardware):
-            right += self.torch.stack(right_ones(logits, labels))
+        logits = logits_of(self.module, self, part[:-1])
         self.module.train()
-        top1, top5 = (100.0 * right / len(part[-1])).tolist()
+        top1, top5 = (100.0 * float(right) / len(logits) for right in right_ones(logits, part[-1].cpu()))
         return top1, top5
 
-    def result(self, row: str, about: str) -> RunResult:
+    def result(self) -> RunResult:
         """The result of the finished run."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted({str(size) for size in formula.free_symbols} & graph.bound.keys())
@@ -314,8 +266,8 @@ class TrainingRun:
         counts = (int(tn.parameter_count(graph)), counted, round(flops / self.recipe.batch))
         last, trained = self.history[-1:], self.accuracies(self.train)
         tested = (last[0].test_top1, last[0].test_top5) if last else self.accuracies(self.test)
-        told = (self.name, row, self.seed, about, self.recipe, str(formula), sizes)
-        return RunResult(*told, *counts, tuple(self.history), *trained, *tested)
+        told = (self.name, self.row, self.seed, self.about, self.recipe, str(formula), sizes)
+        return RunResult(*told, *counts, tuple(self.history), *trained, *tested, self.compression)
 
     # ------------------------------------------------------------------------ interruption
 
@@ -364,21 +316,57 @@ class TrainingRun:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
+def train(
+    run: TrainingRun,
+    checkpoint: RunFile | None = None,
+    progress: Progress | None = None,
+    every: float = CHECKPOINT_SECONDS,
+) -> Trained:
+    """Trains a classifier.
+
+    The same seed gives the same numbers, whatever ran before, even if the run is stopped at any
+    moment and resumes from its checkpoint.
+
+    Args:
+        run: what is trained, and how.
+        checkpoint: the file in which checkpoints are kept, and from which the run resumes.
+        progress: receives the progress before every step.
+        every: the number of seconds between two checkpoints.
+
+    Raises:
+        TensornetError: the loss is not finite, or a checkpoint cannot be written.
+    """
+    with run.hardware.reproducible():
+        run.prepare()
+        run.resume(checkpoint)
+        saved = time.monotonic()
+        while run.step < run.steps:
+            if progress is not None:
+                progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
+            run.advance()
+            if checkpoint is not None and first(lambda last: time.monotonic() - last >= every, saved):
+                state = run.state()
+                if is_first():
+                    checkpoint.save(*state)
+                saved = time.monotonic()
+        return Trained(run.result(), run.graph, run.parameters())
+
+
 def sizes_of_batch(graph: tn.Graph, examples: Examples, batch: int) -> dict[str, int]:
     """The sizes of the input axes of a classifier for a mini-batch of `batch` examples."""
     shapes = [(batch, *each.shape[1:]) for each in examples.test_inputs]
     return dict(sizes_from_shapes(graph, graph.inputs, shapes))
 
 
-def predictions(
-    module: Any, examples: Examples, part: tuple[Any, ...], batch: int, hardware: Hardware
-) -> Iterator[tuple[Any, Any]]:
-    """The logits of a module, and the labels, for a part of the examples, some mini-batches at a time."""
+def logits_of(module: Any, run: TrainingRun, inputs: tuple[Any, ...]) -> Any:
+    """The logits of a module for some of the examples of a run, on the CPU, computed some mini-batches at a time."""
+    torch, hardware = library("torch"), run.hardware
     module.eval()
-    with library("torch").no_grad(), hardware.autocast():
-        for each in zip(*(each.split(4 * batch) for each in part), strict=True):
-            *inputs, labels = (tensor.to(hardware.device) for tensor in each)
-            yield whole(module(*examples.batch(tuple(inputs)))), labels
+    with torch.no_grad(), hardware.autocast():
+        parts = zip(*(each.split(4 * run.recipe.batch) for each in inputs), strict=True)
+        moved = (tuple(each.to(hardware.device) for each in part) for part in parts)
+        made = [whole(module(*run.examples.batch(part))) for part in moved]
+    return torch.cat(made).float().cpu()
 
 
 def right_ones(logits: Any, labels: Any) -> list[Any]:
