@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensornet as tn
+from backends.torch.checkpoint import without_cheap
 from tensornet import models
 from tensornet.planning.plans import Plan
 
@@ -133,6 +134,86 @@ def test_the_first_calls_are_made_again_and_no_more_than_it_takes() -> None:
     assert counts[0] == 0
     assert counts == sorted(counts)
     assert counts[-1] > 1
+
+
+def gated(width: int) -> tn.Graph:
+    """Blocks with a norm and a gate."""
+    text = """
+    n[b,t,c] = x[b,t,c] / sqrt(mean[c](x[b,t,c] ** 2) + 0.01) * g[c]
+    v[b,t,f] = n[b,t,c] * V[f,c]
+    w[b,t,f] = n[b,t,c] * U[f,c]
+    u[b,t,f] = silu(v[b,t,f]) * w[b,t,f]
+    y[b,t,c] = x[b,t,c] + u[b,t,f] * W[c,f]
+    """
+    block = tn.layer(text, inputs="x", c=width, f=2 * width)
+
+    def model(x: Any) -> Any:
+        for number in range(3):
+            x = block(x, scope=f"layers.{number}")
+        return x
+
+    return tn.model(model, inputs="x[b,t,c]", c=width)
+
+
+CHEAP = {
+    "norms and gelu": (MODELS["vit"][0], (3, 3, 16, 16), 0.75),
+    "gates": (lambda: gated(8), (3, 5, 8), 0.75),
+}
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_cheap_results_are_made_again_before_any_call(name: str) -> None:
+    make, shape, share = CHEAP[name]
+    graph, x = make(), drawn(shape).requires_grad_()
+    sizes = {axis: shape[0] if axis == "b" else shape[1] for axis in graph.open_sizes}
+    limit = int(share * kept(planned(graph, dtype="float64", **sizes)))
+    free, bound = of_random_values(graph), of_random_values(graph, memory_limit=limit)
+    found = kept_by(bound, x.detach())
+    assert "recomputed(" not in bound.plan.code
+    assert "and recomputes cheap results" in str(bound.plan)
+    assert kept(bound.plan) <= found < kept(bound.plan) + 1000
+    assert found <= limit + 1000
+    slopes = (
+        gradients_of if name == "gates" else first_gradients
+    )  # torch's fused attention has no second ones
+    torch.testing.assert_close(slopes(bound, [x]), slopes(free, [x]), rtol=1e-9, atol=1e-11)
+
+
+def first_gradients(module: Any, values: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(module(*values).pow(2).sum(), [*module.parameters(), *values])
+
+
+def test_cheap_results_under_what_torch_does_to_functions() -> None:
+    make, shape, share = CHEAP["norms and gelu"]
+    graph, x = make(), drawn(shape).requires_grad_()
+    limit = int(share * kept(planned(graph, dtype="float64", b=3)))
+    free, bound = of_random_values(graph), of_random_values(graph, memory_limit=limit)
+    expected = first_gradients(free, [x])
+    with torch.autograd.graph.save_on_cpu():
+        torch.testing.assert_close(first_gradients(bound, [x]), expected, rtol=1e-9, atol=1e-11)
+    compiled = torch.compile(bound, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(first_gradients(compiled, [x]), expected, rtol=1e-9, atol=1e-11)
+    values = dict(bound.named_parameters())
+    slopes = torch.func.grad(lambda p: torch.func.functional_call(bound, p, x).pow(2).sum())(values)
+    torch.testing.assert_close((*slopes.values(), expected[-1]), expected, rtol=1e-9, atol=1e-11)
+    found = []
+    for module in (free.float(), bound.float()):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(x.float())
+        found.append(torch.autograd.grad(y.sum(), [*module.parameters()]))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_cheap_result_that_is_written_to_is_saved() -> None:
+    def changed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        made = torch.nn.functional.gelu(x)
+        with torch.no_grad():
+            made += 1  # as the layers of others do
+        return made @ weight
+
+    x, weight = drawn((4, 3)).requires_grad_(), drawn((3, 2)).requires_grad_()
+    one, other = (torch.autograd.grad(f(x, weight).sum(), weight) for f in (changed, without_cheap(changed)))
+    torch.testing.assert_close(other, one)
 
 
 def test_too_little_is_told_and_how_much_would_do() -> None:

@@ -26,7 +26,7 @@ templates: Mapping[str, str] = {
         name: f"F.{name}({{0}})"
         for name in ("linear", "gelu", "silu", "selu", "mish", "softsign", "hardswish")
     },
-    **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "recomputed")},
+    **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "recomputed", "without_cheap")},
     **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "whole_matmul")},
     **{
         name: f"{name}({{0}}, back={{back}})"

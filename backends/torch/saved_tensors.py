@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ def kept(
         tensors = [_tensor(each, device) for each in given]
         recording = _Recording(tensors)
         try:
-            with recording.into(recording.around):
+            with torch.autograd.graph.saved_tensors_hooks(recording.pack, lambda tensor: tensor):
                 result = make(recording.call)(*tensors)
         except UNTOLD:
             return None
@@ -71,6 +70,7 @@ class _Recording:
         self.sizes: dict[int, int] = {}
         self.around: set[int] = set()
         self.calls: list[tuple[set[int], set[int]]] = []
+        self._now = self.around
         self._own = {self._number(each) for each in given}
         for number in self._own:
             del self.sizes[number]
@@ -78,21 +78,17 @@ class _Recording:
     def call(self, function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
         """Calls a function, and records separately what autograd keeps for it."""
         operands = {self._number(each) for each in given} - self._own
-        found: set[int] = set()
-        self.calls.append((found, operands))
-        with self.into(found):
+        before, self._now = self._now, set()
+        self.calls.append((self._now, operands))
+        try:
             return function(*given, **options)
+        finally:
+            self._now = before
 
-    @contextmanager
-    def into(self, found: set[int]) -> Iterator[None]:
-        """Adds to `found` the number of each piece of memory that autograd keeps."""
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            found.update({self._number(tensor)} - self._own)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            yield
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Records the memory of a tensor that autograd keeps."""
+        self._now.update({self._number(tensor)} - self._own)
+        return tensor
 
     def _number(self, tensor: torch.Tensor) -> int:
         """The number of a tensor's memory."""

@@ -55,7 +55,10 @@ def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None)
     names = {block: identifier(name, taken) for block, name in called.items()}
     parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
     context = CodegenContext(plan, backend, leaves, {**plan.functions, **names}, scopes)
-    return "\n\n".join([*parts, _function(context, FUNCTION_NAME)])
+    parts.append(_function(context, FUNCTION_NAME))
+    if plan.remakes:
+        parts.append(f"{FUNCTION_NAME} = {context.op('without_cheap', FUNCTION_NAME)}\n")
+    return "\n\n".join(parts)
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import linecache
 import weakref
@@ -129,7 +130,7 @@ class LoadedProgram:
     def _made(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
         like = self._backend.asarray([], place.dtype, place.device)
         sources = [source(leaf) for leaf in self.plan.sources]
-        made = self.function.__globals__[TABLES_NAME](like, *sources, *place.sizes)
+        made = inspect.unwrap(self.function).__globals__[TABLES_NAME](like, *sources, *place.sizes)
         self._backend.synchronize(place.device, *made)
         return Tables(made)
 
