@@ -82,7 +82,9 @@ def strided_windows(xp: Any, strided: Callable[..., Any]) -> dict[str, Callable[
     def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
         """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of the given size."""
         made = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
-        made[(slice(None),) * axis + (slice(first, first + by * x.shape[axis], by),)] = x
+        before, count = (slice(None),) * axis, max(0, -((first - size) // by))
+        places, read = (*before, slice(first, first + by * x.shape[axis], by)), (*before, slice(count))
+        made[places] = x[read]
         return made
 
     return {"windows": windows, "spaced": spaced}

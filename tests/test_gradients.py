@@ -18,7 +18,7 @@ from tensornet.frontend.composition import with_loss
 from tensornet.planning.gradients import joint_graph
 
 from .conftest import sampled
-from .differential import BACKENDS, by_numpy, computed
+from .differential import BACKENDS, by_numpy, computed, drawn
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, parameters_of
 
@@ -167,6 +167,47 @@ def test_a_product_of_factors_that_do_not_change(wrt: list[str]) -> None:
     """Two factors without gradients may be multiplied first."""
     graph = tn.layer("y[b,i] = x[b] * x[b] * z[i] * roll(z[i], i=-1)", inputs="x z")
     check(graph, {"x": example(3), "z": example(4)}, wrt)
+
+
+# ---------------------------------------------------------------------------- positions
+
+PLACED: list[tuple[str, str, dict[str, int], dict[str, int]]] = [
+    ("y[t] = x[n-1-t] * x[t]", "x[n]", {"n": 4}, {}),
+    ("y[i,j] = x[n-1-i] * x[j]", "x[n]", {"n": 3}, {}),
+    ("y[i,j] = x[n-1-i] * x[j]", "x[n]", {"n": 3}, {"n": 3}),
+    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 3, "k": 2}, {"v": 9}),
+    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 3, "k": 2}, {"v": 4}),
+    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 0, "k": 1}, {"v": 4}),
+    *(
+        (f"y[v] = 0\ny[{at}] += x[n] ** 2", "x[n]", {"n": n}, {"v": v})
+        for at in ("index(n)+1", "index(n)-1", "2-index(n)", "index(n)+5")
+        for n, v in ((3, 5), (3, 3), (5, 2))
+    ),
+]
+"""Equations, inputs, sizes, and those of them that are given to the layer."""
+
+
+@pytest.mark.parametrize(("text", "inputs", "sizes", "given"), PLACED, ids=str)
+def test_what_is_read_or_written_at_sums_of_positions(
+    text: str, inputs: str, sizes: dict[str, int], given: dict[str, int]
+) -> None:
+    """Such a sum may speak of a size, pass an end of a tensor or end before it; adding drops what lies outside."""
+    graph = tn.layer(text, inputs=inputs, **given)
+    arrays, wrt = drawn(graph, **sizes), [leaf.name for leaf in graph.inputs]
+    backends = ("numpy", "torch", STRICT, *(["jax"] if given.get("v") == 2 else []))
+    derivative = check(graph, arrays, wrt, backends, tolerance=1e-6)
+    agrees_with_differences(graph, arrays, wrt)
+    everything = {**arrays, **{f"{name}.grad": each for name, each in seeds_of(graph, arrays).items()}}
+    check(derivative, everything, wrt, backends=("numpy",))
+
+
+def test_a_size_in_brackets_is_not_the_name_of_an_axis() -> None:
+    """In `E[t[i]+i]`, the axis `i` would be a position, although it is as long as `n`."""
+    graph = tn.layer("y[i] = E[t[i]+n] * x[n-1-i]", inputs="t[n] E[k] x[n]")
+    arrays = {"t": np.array([0, 2, 1]), "E": example(6), "x": example(3)}
+    derivative = tn.gradient(tn.gradient(graph, wrt="E x"), wrt="E x")
+    assert tn.layer(str(derivative)) == derivative
+    check(graph, arrays, ["E", "x"])
 
 
 # ---------------------------------------------------------------------------- models

@@ -162,8 +162,9 @@ def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inne
 
 def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
     """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of this size."""
-    end = first + by * x.shape[axis]
+    end, count = first + by * x.shape[axis], max(0, -((first - size) // by))
     zeros = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    x = x.narrow(axis, 0, min(x.shape[axis], count))
     return torch.slice_scatter(zeros, x, axis, first, min(end, size), by)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..frontend.elaborate_ir import NodeRule, scalar_expression
 from ..graph.algebra import ZERO, folded, spread
 from ..ir.equations import JOINED
+from ..ir.naming import fitting, is_negative, reach
 from ..ir.node import (
     Affine,
     Axis,
@@ -35,7 +36,7 @@ from ..language.expression import Expression, Literal, free_axes
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS, Element
-from ..sizes import product
+from ..sizes import larger, product, smaller
 
 GRADIENT = "{}.grad"
 """The name of the gradient of a tensor."""
@@ -89,11 +90,12 @@ class Cotangents:
 
     def read(self, each: Node) -> Operand | None:
         """The gradient of a node, read along the axes that the node is written along; None if it has none."""
-        found = self.total(each)
-        if found is None:
+        total = self.total(each)
+        if total is None:
             return None
-        term, dims = found
-        return Operand(term, tuple(each.result[d] for d in dims))
+        term, dims = total
+        found = Operand(term, tuple(each.result[d] for d in dims))
+        return found if "fill" in each.attributes else _reached(found, each.sizes, self.same)
 
     def whole(self, each: Node) -> Node:
         """The gradient of a tensor with all dimensions; zeros where it has none."""
@@ -101,6 +103,26 @@ class Cotangents:
         if dims == (*range(len(each.shape)),) and not term.is_scalar:
             return term
         return _spread(term, dims, each)
+
+
+def _reached(gradient: Operand, sizes: Sequence[Size], same: Callable[[Size, Size], bool]) -> Operand:
+    """A cotangent, cropped or padded with zeros to the windows that it is read in, where they do not fit it."""
+    term, entries, lengths = gradient.node, [*gradient.reads], [*gradient.node.shape]
+    kept, read, written = [*lengths], [*map(along, range(len(lengths)))], [*map(along, range(len(lengths)))]
+    for d, (entry, length) in enumerate(zip(gradient.reads, term.shape, strict=True)):
+        if not isinstance(entry, Affine) or not entry.terms or fills(entry, sizes, length, same):
+            continue
+        low, high = reach(entry, sizes)
+        high += (
+            max(abs(step) for step in (1, *entry.steps) if isinstance(step, int)) - 1
+        )  # from 0, if an axis is empty
+        if is_negative(low) or fitting(entry, sizes, length, same) is None:
+            lengths[d], entries[d] = high + 1 - low, replace(entry, offset=entry.offset - low)
+            kept[d] = length + smaller(-low, 0) + smaller(high + 1 - length, 0)
+            read[d], written[d] = (Affine(((d, 1),), larger(by, 0)) for by in (low, -low))
+    options = (("fill", number(0)),) if lengths != [*term.shape] else ()
+    made = node("copy", kept, [Operand(term, tuple(read))], tuple(written), lengths, options=options)
+    return Operand(made, tuple(entries))
 
 
 def zeros(each: Node) -> Node:

@@ -109,8 +109,8 @@ class Written(ABC):
         self.lone = self._written_where_read()
 
     @abstractmethod
-    def axes(self) -> AxisNames:
-        """Gives names to the axes of an equation."""
+    def axes(self, each: Node) -> AxisNames:
+        """Gives names to the axes of the equation of a node."""
 
     def same(self, one: Size, two: Size) -> bool:
         """Whether two sizes are equal, given the known values of sizes."""
@@ -155,7 +155,7 @@ class Written(ABC):
         """Adds the equation of a node."""
         if each.op in MADE or self.tensors.get(each, name) != name:
             each = again(each)
-        axes = self.axes()
+        axes = self.axes(each)
         equation, self.dims[name] = Line(self, axes).equation(each, name)
         self.add(equation, axes)
 
@@ -228,10 +228,10 @@ class Written(ABC):
 
 
 class Line:
-    """One equation under construction."""
+    """One equation under construction, or the positions in its brackets, where the name of an axis is no size."""
 
-    def __init__(self, naming: Written, axes: AxisNames) -> None:
-        self.naming, self.axes = naming, axes
+    def __init__(self, naming: Written, axes: AxisNames, in_brackets: bool = False) -> None:
+        self.naming, self.axes, self.in_brackets = naming, axes, in_brackets
 
     def equation(self, each: Node, name: str) -> tuple[Equation, tuple[Dim, ...]]:
         """The equation of a node, and the dimensions of its result."""
@@ -327,7 +327,7 @@ class Line:
             case "size":
                 size = number.attributes["size"]
                 alike = (name for axis, name in names.items() if each.sizes[axis] == size)
-                return self.axes.spoken(size, alike)
+                return self.axes.spoken(size, () if self.in_brackets else alike)
         operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
         if number.op == "contract":
             return product_of([*operands])
@@ -363,10 +363,9 @@ class Line:
 
     def _held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
         """The expression that holds positions; an index is read as a named tensor, since it must be in range."""
-        operand = Operand(entry.node, entry.reads)
-        return (
-            self._ref(each, operand, names) if entry.node.op == "index" else self.read(each, operand, names)
-        )
+        operand, inside = Operand(entry.node, entry.reads), Line(self.naming, self.axes, in_brackets=True)
+        found = inside._ref if entry.node.op == "index" else inside.read
+        return found(each, operand, names)
 
     def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
         """An entry of brackets, for a dimension of this length."""

@@ -7,7 +7,7 @@ along. If there is none, its name determines its size, which is then the same th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +16,18 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, size_expression
 from ..language import expression
 from ..language.expression import ELLIPSIS, Expression
-from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol
+from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol, total
 from .equations import (
     Written,
     amounts_of,
     hints,
     is_in_window,
     parted,
+    reads_of,
     size_of,
 )
 from .function import Function, Names
-from .node import Affine, Node, Size
+from .node import Affine, Node, Size, fills, gathered
 
 # ---------------------------------------------------------------------------- the equations of a graph
 
@@ -95,9 +96,9 @@ class _Graph(Written):
         self.leaves, self.reserved = [*names.leaves], frozenset(self.taken)
         self.taken.update(sizes.known, sizes.made)
 
-    def axes(self) -> _SizeNames:
-        """Gives names to the axes of an equation."""
-        return _SizeNames(self)
+    def axes(self, each: Node) -> _SizeNames:
+        """Gives names to the axes of the equation of a node."""
+        return _SizeNames(self, {*_placed(self, each)})
 
     def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
         """Whether a node mentions sizes, or has an axis whose size neither its operands nor its name determines."""
@@ -130,11 +131,11 @@ class _SizeNames:
     """The names of the axes of one equation; see `equations.AxisNames`.
 
     Attributes:
-        used: the names used so far.
+        used: the names used so far, and those that are sizes wherever the equation has them.
     """
 
-    def __init__(self, naming: _Graph) -> None:
-        self.naming, self.used = naming, set[str]()
+    def __init__(self, naming: _Graph, placed: set[str]) -> None:
+        self.naming, self.used = naming, placed
 
     def sized(self, size: Size, stem: str = "", in_window: bool = False) -> str:
         """A name that determines a size; in a window it needs a value, or the axis would be as long as fits."""
@@ -162,8 +163,7 @@ class _SizeNames:
             return self.sized(size, called or "", is_in_window(each, axis))
         stems = (*own, *found)
         names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        spoken = _spoken_by(each)  # inside these, the name of the axis has another size
-        unused = (name for name in names if name not in self.used and name not in spoken)
+        unused = (name for name in names if name not in self.used)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
         named = name in self.naming.sizes.known or size == 0  # a text cannot give the size 0
         if not named and self._reaches_window(each, axis):
@@ -191,12 +191,7 @@ class _SizeNames:
 
     def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, reordered to start with an axis that is exactly as long as fits next to the others."""
-        fits = (
-            term
-            for term in entry.terms
-            if self.naming.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
-        )
-        first = next(fits, None)
+        first = fitting(entry, each.sizes, length, self.naming.same)
         assert first is not None, f"a window that does not reach from end to end: {each}"
         return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
 
@@ -207,14 +202,47 @@ def _spoken_by(each: Node) -> set[str]:
     return {name for _, *both in amounts for size in both for name in size_names(size)}
 
 
-def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
+def _placed(naming: Written, each: Node, inside: bool = False) -> Iterator[str]:
+    """The names of sizes in the positions of an equation, and in amounts: there, an axis of that name would be meant.
+
+    Args:
+        naming: the equations.
+        each: the node of the equation, or one that is written inside it.
+        inside: whether the node holds positions.
+    """
+    yield from _spoken_by(each)
+    yield from size_names(each.attributes["size"]) if inside and each.op == "size" else ()
+    held = {*gathered((*each.result, *(entry for operand in each.operands for entry in operand.reads)))}
+    for child, reads in reads_of(each):
+        for entry, length in zip(reads, child.shape, strict=True):
+            if isinstance(entry, Affine) and not fills(entry, each.sizes, length, naming.same):
+                yield from (name for size in (entry.offset, *entry.steps) for name in size_names(size))
+        if child in naming.lone or child.is_scalar:
+            yield from _placed(naming, child, inside or child in held)
+
+
+def fitting(
+    entry: Affine, sizes: Sequence[Size], length: Size, same: Callable[[Size, Size], bool]
+) -> tuple[Any, Size] | None:
+    """The first term of a window whose axis is as long as fits, so that the window reaches from end to end."""
+    fits = (term for term in entry.terms if same(_fit(entry, sizes, term[0], length), sizes[term[0]]))
+    return next(fits, None)
+
+
+def _fit(entry: Affine, sizes: Sequence[Size], axis: Any, length: Size) -> Size:
     """The largest size of an axis in a window, given the reach of the other axes."""
     step = dict(entry.terms)[axis]
-    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]
-    if _is_negative(step):
-        return floored(entry.offset + sum(far for far, back in others if back), -step) + 1
-    return floored(length - 1 - entry.offset - sum(far for far, back in others if not back), step) + 1
+    low, high = reach(Affine(tuple(each for each in entry.terms if each[0] != axis), entry.offset), sizes)
+    return (floored(low, -step) if is_negative(step) else floored(length - 1 - high, step)) + 1
 
 
-def _is_negative(step: Size) -> bool:
+def reach(entry: Affine, sizes: Sequence[Size]) -> tuple[Size, Size]:
+    """The first and the last position of a window."""
+    ends = [((sizes[axis] - 1) * step, is_negative(step)) for axis, step in entry.terms]
+    low, high = (total(end for end, is_back in ends if is_back is back) for back in (True, False))
+    return entry.offset + low, entry.offset + high
+
+
+def is_negative(step: Size) -> bool:
+    """Whether a number of positions is below 0 at all sizes."""
     return step != 0 and is_never_negative(-step)

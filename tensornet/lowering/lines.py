@@ -72,7 +72,7 @@ class Lines(Written):
 
     # ---- writing
 
-    def axes(self) -> _Axes:
+    def axes(self, each: Node) -> _Axes:
         """Gives names to the axes of a line."""
         return _Axes(self)
 
