@@ -722,7 +722,7 @@ def test_recurrent_modules_are_compressed(name: str, bidirectional: bool, tmp_pa
     small = tn.compress(network, parameters=0.6)
     y, states = small.model(x)
     with torch.no_grad():
-        ways = [way(x, None) for way in (small.model._looped, small.model._fused)]
+        ways = [way(x, None) for way in (small.model._looped, small.model._stepped, small.model._fused)]
         small.model(x)
     for found, last in ways:
         assert torch.allclose(found, y, atol=1e-6)
@@ -736,6 +736,36 @@ def test_recurrent_modules_are_compressed(name: str, bidirectional: bool, tmp_pa
     assert torch.equal(copied(x)[0], y)
     packed = nn.utils.rnn.pack_padded_sequence(x, [5, 4, 2], batch_first=True)
     assert torch.allclose(small.model(packed)[0].data[0], y[0, 0], atol=1e-6)
+
+
+BOTH_WAYS = {"batch_first": True, "bidirectional": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("low_rank", {}), ("low_rank", BOTH_WAYS), ("int8", {"bias": False}), ("kronecker", BOTH_WAYS)],
+)
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN", "relu"])
+def test_loops_in_place_agree_with_kernels(name: str, method: str, options: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    kind = {"nonlinearity": "relu"} if name == "relu" else {}
+    network = getattr(nn, "RNN" if name == "relu" else name)(24, 32, num_layers=2, **kind, **options)
+    budget: dict[str, Any] = {"bytes": 0.35} if method == "int8" else {"parameters": 0.6}
+    small = tn.compress(network, method=method, **budget).model
+    x, h = torch.randn(3, 5, 24), torch.randn(len(small.suffixes), 3 if "batch_first" in options else 5, 32)
+    start = (h, torch.randn_like(h)) if name == "LSTM" else h
+    before = copy.deepcopy((x, start))
+    with torch.no_grad():
+        for found, same in zip(small._stepped(x, start), small._fused(x, start), strict=True):
+            pairs = zip(found, same, strict=True) if isinstance(found, tuple) else [(found, same)]
+            assert all(torch.allclose(*pair, atol=1e-6) for pair in pairs)
+    assert torch.equal(before[0], x)
+    assert all(map(torch.equal, before[1], start))
+    y = small(x, start)[0]
+    with torch.no_grad():
+        small.half().float()  # memory may be that of before, at other values
+        assert torch.allclose(small(x, start)[0], y, atol=2e-2)
+        assert not torch.equal(small._fused(x, start)[0], y)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -913,12 +943,28 @@ def test_rounded_networks_are_made_and_run_in_inference_mode() -> None:
     frozen(x.clone().requires_grad_(True)).sum().backward()
 
 
+@pytest.mark.parametrize("method", ["int8", "low_rank", "tucker"])
+@pytest.mark.parametrize(
+    "given", [{"stride": (3, 2)}, {"padding": "same", "dilation": (2, 1)}, {"padding": 1}]
+)
+def test_kernels_along_one_axis_are_turned(given: dict[str, Any], method: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 12, (16, 1), groups=2, **given)
+    small = tn.compress(layer, method=method, bytes=0.5).model
+    for x in (torch.randn(2, 8, 40, 1), torch.randn(8, 40, 1), torch.randn(2, 8, 40, 3)):
+        x.requires_grad_()
+        y = nn.functional.conv2d(x, small.weight, small.bias, groups=2, **given)
+        found = small(x)
+        assert torch.allclose(found, y, atol=1e-5)
+        assert torch.allclose(*(torch.autograd.grad(each.sum(), x)[0] for each in (found, y)), atol=1e-5)
+
+
 def test_recurrent_modules_check_states_and_run_in_threads() -> None:
     x = torch.randn(3, 4, 32)
     for kind, states in ((nn.GRU, torch.zeros(1, 1, 48)), (nn.LSTM, (torch.zeros(1, 1, 48),) * 2)):
         model = tn.compress(kind(32, 48), bytes=0.2).model
         with torch.no_grad():
-            for way in (model._looped, model._fused):
+            for way in (model._looped, model._stepped, model._fused):
                 with pytest.raises(RuntimeError, match="xpected hidden"):
                     way(x, states)
     found = list[Any]()

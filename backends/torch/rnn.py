@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import library
@@ -109,6 +109,9 @@ def _gru(x: Any, h: Any, states: Sequence[Any]) -> tuple[Any, ...]:
     return ((1 - z) * torch.tanh(n + r * n_inner) + z * states[0],)
 
 
+Multiply: TypeAlias = Callable[[Any, Any], Any]
+"""Writes h·U of a state into memory."""
+
 CELLS: Mapping[str, Callable[[Any, Any, Sequence[Any]], tuple[Any, ...]]] = {
     "lstm": _lstm,
     "gru": _gru,
@@ -116,6 +119,51 @@ CELLS: Mapping[str, Callable[[Any, Any, Sequence[Any]], tuple[Any, ...]]] = {
     "rnn_relu": lambda x, h, states: (torch.relu(x + h),),
 }
 """The next states of each layer, h first, from x·W and h·U with their biases, and the states."""
+
+
+def _gru_in_place(x: Any, multiply: Multiply, states: Sequence[Any], made: Any) -> tuple[Any, ...]:
+    size, (h,), product = made.shape[-1], states, x.new_empty(x.shape[1:])
+    both, inner = product.split((2 * size, size), -1)
+    r, z = both.chunk(2, -1)
+    for given, n, out in zip(x[..., : 2 * size], x[..., 2 * size :], made, strict=True):
+        multiply(h, product)
+        both.add_(given).sigmoid_()
+        h = torch.lerp(n.addcmul_(r, inner).tanh_(), h, z, out=out)
+    return (h,)
+
+
+def _lstm_in_place(x: Any, multiply: Multiply, states: Sequence[Any], made: Any) -> tuple[Any, ...]:
+    h, c, product = states[0], states[1].clone(), x.new_empty(x.shape[1:])
+    i, f, g, o = product.chunk(4, -1)
+    both = product[..., : 2 * made.shape[-1]]
+    for given, out in zip(x, made, strict=True):
+        multiply(h, product)
+        product.add_(given)
+        both.sigmoid_()
+        c.mul_(f).addcmul_(i, g.tanh_())
+        h = torch.mul(o.sigmoid_(), c.tanh(), out=out)
+    return h, c
+
+
+def _plain_in_place(
+    function: Callable[..., Any], x: Any, multiply: Multiply, states: Sequence[Any], made: Any
+) -> tuple[Any, ...]:
+    (h,), product = states, x.new_empty(x.shape[1:])
+    for given, out in zip(x, made, strict=True):
+        multiply(h, product)
+        h = function(product.add_(given), out=out)
+    return (h,)
+
+
+IN_PLACE: Mapping[str, Callable[[Any, Multiply, Sequence[Any], Any], tuple[Any, ...]]] = {
+    "lstm": _lstm_in_place,
+    "gru": _gru_in_place,
+    "rnn_tanh": functools.partial(_plain_in_place, torch.tanh),
+    "rnn_relu": functools.partial(_plain_in_place, functools.partial(torch.clamp_min, min=0)),
+}
+"""The last states of each layer without gradients, from x·W, the product h·U, the first states, and memory for all h.
+
+They write over x·W."""
 
 
 def _by_loop(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:

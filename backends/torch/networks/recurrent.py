@@ -4,8 +4,8 @@
 
 A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
 the factors. Inputs are multiplied by V of a weight U·V before the kernel, which then reads U. Without gradients, it
-measures both at each new number of rows, and then takes what was faster: at half of the parameters the kernel, at a
-tenth the loop, and between them it depends on the rows.
+measures both at each new number of rows, and then takes what was faster. The loop does less arithmetic, and has fewer
+operations at each position; the kernel spends no time in Python.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from ..module import held_value
-from ..rnn import CELLS
+from ..products import is_traced
+from ..rnn import CELLS, IN_PLACE
 from .factorized import Factorized
 from .rounded import state_of
 
@@ -28,6 +29,20 @@ Module: TypeAlias = torch.nn.Module
 
 LOOPED = 3
 """How often each way is measured."""
+
+
+class _Flat(NamedTuple):
+    """What a call of a recurrent module multiplies by.
+
+    Attributes:
+        weights: in the order of torch.
+        factor: what inputs are multiplied by before the first of them, if there is one.
+        products: the layers of inputs and of states, of calls without gradients.
+    """
+
+    weights: list[torch.Tensor]
+    factor: torch.Tensor | None
+    products: list[tuple[Any, Any]]
 
 
 class _Opened(torch.nn.Module):
@@ -108,7 +123,11 @@ class Recurrence(_Opened):
         self.__dict__.update(_whole=None, _faster={})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_whole": None}
+        return {**self.__dict__, "_whole": None, "_faster": {}}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.__dict__["_whole"] = None
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
@@ -117,7 +136,7 @@ class Recurrence(_Opened):
             if watched:
                 return self._looped(input, hx)
             draws = self.training and self.base.dropout  # which measuring would do more than once
-            if not (draws or torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            if not (draws or torch.is_grad_enabled() or is_traced() or not input.numel()):
                 return self._measured(input, hx)
         return self._fused(input, hx)
 
@@ -127,32 +146,52 @@ class Recurrence(_Opened):
             return self._fused(input, hx)
         rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
         key = rows, input.device, input.dtype
-        ways = self._looped, self._fused
+        ways = self._stepped, self._fused
         if key not in self._faster:
-            times = [_clocked(functools.partial(way, input, hx)) for way in ways]
+            times = _clocked([functools.partial(way, input, hx) for way in ways])
             self._faster[key] = times.index(min(times))
         return ways[self._faster[key]](input, hx)
 
     def _fused(self, input: Any, hx: Any) -> Any:
-        """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
-        base, (weights, factor) = object.__new__(type(self.base)), self._flat()
+        """By the kernel of torch, with whole weights."""
+        base = self.base
+        is_plain = isinstance(input, torch.Tensor) and input.ndim == 3 and input.shape[-1] == base.input_size
+        if not is_plain or base._forward_hooks or base._forward_pre_hooks:
+            return self._by_module(input, hx)
+        states, (weights, factor, _) = self._starts(input, hx), self._flat()
+        x = input if factor is None else torch.nn.functional.linear(input, factor)
+        if base.batch_first:  # positions one after another in memory are read faster
+            x = x.transpose(0, 1).contiguous()
+        start = states if len(states) > 1 else states[0]
+        options = base.bias, base.num_layers, base.dropout, self.training, base.bidirectional, False
+        y, *last = getattr(torch, base.mode.lower())(x, start, weights, *options)
+        return y.transpose(0, 1) if base.batch_first else y, tuple(last) if len(last) > 1 else last[0]
+
+    def _starts(self, input: Any, hx: Any) -> tuple[Any, ...]:
+        """The states before the first position, of all layers: those given, or zeros."""
+        base, is_lstm = self.base, self.base.mode == "LSTM"
+        if hx is None:
+            rows = input.shape[0 if base.batch_first else 1]
+            zeros = input.new_zeros(len(self.suffixes), rows, base.hidden_size)
+            return (zeros, zeros) if is_lstm else (zeros,)
+        states: tuple[Any, ...] = tuple(hx) if is_lstm else (hx,)
+        for each in states:
+            base.check_hidden_size(each, base.get_expected_hidden_size(input, None))
+        return states
+
+    def _by_module(self, input: Any, hx: Any) -> Any:
+        """By the module of torch with whole weights. Its copy holds them, as threads may call at once."""
+        base, (weights, factor, _) = object.__new__(type(self.base)), self._flat()
         base.__dict__.update(self.base.__dict__, _flat_weights=weights, training=self.training)
         is_packed = isinstance(input, torch.nn.utils.rnn.PackedSequence)
         data = input.data if is_packed else input
         if factor is not None and data.shape[-1] == base.input_size:  # torch refuses other sizes
             data, base.input_size = torch.nn.functional.linear(data, factor), len(factor)
             input = input._replace(data=data) if is_packed else data
-        if not (base.batch_first and isinstance(input, torch.Tensor) and input.ndim == 3):
-            return base(input, hx)
-        base.batch_first = False  # positions one after another in memory are read faster
-        states, last = base(input.transpose(0, 1).contiguous(), hx)
-        return states.transpose(0, 1), last
+        return base(input, hx)
 
-    def _flat(self) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-        """The weights in the order of torch, and the factor that inputs are multiplied by first, if there is one.
-
-        Without gradients they are made once, and again when a factor changed.
-        """
+    def _flat(self) -> _Flat:
+        """What calls multiply by. Without gradients it is made once, and again when a factor changed."""
         is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
         key = None if is_new else state_of(_tensors(self))
         if key is not None and self._whole is not None and self._whole[0] == key:
@@ -163,27 +202,25 @@ class Recurrence(_Opened):
         weights = [u, *(getattr(self, name) for name in names)]
         if key is not None and u.device.type == "cpu":  # products by columns are faster
             weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
-        self.__dict__["_whole"] = None if key is None else (key, (weights, v))
-        return weights, v
+        held = dict(zip(self.base._flat_weights_names, weights, strict=True))
+        ways = [] if torch.is_grad_enabled() else [*itertools.product(self.suffixes, ("ih", "hh"))]
+        products = [_product(self._modules[way + end], held[f"weight_{way}{end}"]) for end, way in ways]
+        made = _Flat(weights, v, [*zip(products[::2], products[1::2], strict=True)])
+        self.__dict__["_whole"] = None if key is None else (key, made)
+        return made
 
-    def _looped(self, input: Any, hx: Any) -> Any:
-        """Position by position, with factors as they are."""
-        base, is_lstm = self.base, self.base.mode == "LSTM"
-        for each in () if hx is None else hx if is_lstm else (hx,):
-            base.check_hidden_size(each, base.get_expected_hidden_size(input, None))
-        x, along = input, 1 if base.batch_first else 0
-        if hx is None:
-            zeros = x.new_zeros(len(self.suffixes), x.shape[1 - along], base.hidden_size)
-            hx = (zeros, zeros) if is_lstm else zeros
-        starts = zip(*(hx if is_lstm else (hx,)), strict=True)
-        ends, sides, step = list[Any](), list[Any](), CELLS[base.mode.lower()]
-        for n, ((ih, hh), state) in enumerate(zip(self.pairs(), starts, strict=True)):
+    def _stepped(self, input: Any, hx: Any) -> Any:
+        """Position by position, with factors as they are, in place."""
+        return self._looped(input, hx, self._flat().products, _in_place)
+
+    def _looped(self, input: Any, hx: Any, layers: Any = None, run: Callable[..., Any] | None = None) -> Any:
+        """Position by position, with each pair of layers for inputs and states, or with those of this module."""
+        base, x, along = self.base, input, 1 if self.base.batch_first else 0
+        starts, kind = zip(*self._starts(input, hx), strict=True), base.mode.lower()
+        ends, sides = list[Any](), list[Any]()
+        for n, ((ih, hh), state) in enumerate(zip(layers or self.pairs(), starts, strict=True)):
             is_reverse = base.bidirectional and n % 2 == 1
-            product, states = _product(hh), list[Any]()
-            for each in ih(x.flip(along) if is_reverse else x).unbind(along):
-                state = step(each, product(state[0]), state)
-                states.append(state[0])
-            found = torch.stack(states, along)
+            found, state = (run or _recorded)(kind, ih, hh, x.flip(along) if is_reverse else x, state, along)
             sides.append(found.flip(along) if is_reverse else found)
             ends.append(state)
             if not base.bidirectional or is_reverse:
@@ -191,19 +228,36 @@ class Recurrence(_Opened):
                 if base.dropout and self.training and n + 1 < len(self.suffixes):
                     x = torch.dropout(x, base.dropout, True)
         last = tuple(map(torch.stack, zip(*ends, strict=True)))
-        return x, last if is_lstm else last[0]
+        return x, last if len(last) > 1 else last[0]
 
 
-def _clocked(run: Callable[[], Any]) -> float:
-    """The least time of some runs, in seconds; the first does not count."""
-    found = []
+def _recorded(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
+    """The states of a layer and the last one, by operations that autograd records."""
+    states = list[Any]()
+    for each in ih(x).unbind(along):
+        state = CELLS[kind](each, hh(state[0]), state)
+        states.append(state[0])
+    return torch.stack(states, along), state
+
+
+def _in_place(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
+    """The same without gradients, by fewer operations: they write over what is no longer read."""
+    gates = ih(x.flatten(0, 1), None).unflatten(0, x.shape[:2])
+    states = x.new_empty(*x.shape[:2], state[0].shape[-1])
+    return states, IN_PLACE[kind](gates.transpose(0, along), hh, state, states.transpose(0, along))
+
+
+def _clocked(ways: Sequence[Callable[[], Any]]) -> list[float]:
+    """The least time of some runs of each way, in turns, in seconds; the first does not count."""
+    found = [list[float]() for _ in ways]
     for _ in range(1 + LOOPED):
-        start = time.perf_counter()
-        made = run()[0]
-        if made.is_cuda:
-            torch.cuda.synchronize(made.device)
-        found.append(time.perf_counter() - start)
-    return min(found[1:])
+        for run, times in zip(ways, found, strict=True):
+            start = time.perf_counter()
+            made = run()[0]
+            if made.is_cuda:
+                torch.cuda.synchronize(made.device)
+            times.append(time.perf_counter() - start)
+    return [min(each[1:]) for each in found]
 
 
 def _is_product(layer: Any) -> bool:
@@ -211,13 +265,20 @@ def _is_product(layer: Any) -> bool:
     return isinstance(layer, Factorized) and layer._lone is None  # type: ignore[attr-defined]
 
 
-def _product(layer: Any) -> Callable[[Any], Any]:
-    """The layer as a function of a state: of low rank two products, without the module around them."""
-    run: Callable[[Any], Any] = layer
-    if layer._forward_hooks or (pair := _factors(layer)) is None:
-        return run
-    (u, v), linear = pair, torch.nn.functional.linear
-    return lambda state: linear(linear(state, v), u, layer.bias)
+def _product(layer: Any, whole: torch.Tensor) -> Callable[[Any, Any], Any]:
+    """The layer as a function of rows and of where its result is written: of low rank two products."""
+    pair, bias = _factors(layer), layer.bias
+    if pair is None and _is_product(layer):
+        return lambda rows, out: layer(rows) if out is None else out.copy_(layer(rows))
+    u, v = pair or (whole, None)
+
+    u, v = u.t(), None if v is None else v.t()
+
+    def run(rows: Any, out: Any) -> Any:
+        rows = rows if v is None else torch.mm(rows, v)
+        return torch.mm(rows, u, out=out) if bias is None else torch.addmm(bias, rows, u, out=out)
+
+    return run
 
 
 def _factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -228,12 +289,14 @@ def _factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     return held_value(held.U), held_value(held.V)
 
 
-def _tensors(module: Module) -> Iterator[torch.Tensor]:
+def _tensors(module: Module) -> list[torch.Tensor]:
     """The parameters and buffers of a module."""
-    for each in module.modules():
-        for held in (*each._parameters.values(), *each._buffers.values()):
-            if held is not None:
-                yield held
+    parts, found = [module], list[torch.Tensor | None]()
+    for each in parts:  # grows
+        found += each._parameters.values()
+        found += each._buffers.values()
+        parts += each._modules.values()  # type: ignore[arg-type]
+    return [each for each in found if each is not None]
 
 
 WHOLE = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,14 +13,17 @@ import torch
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
+VERSION = operator.attrgetter("_version")
+"""How often a tensor was written into."""
+
 
 def state_of(tensors: Iterable[torch.Tensor]) -> Any:
     """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
     held = [*tensors]
-    if any(each.is_inference() for each in held):
+    if any(map(torch.Tensor.is_inference, held)):
         return None
-    found = [(id(each), each._version, each.dtype, each.data_ptr()) for each in held]
-    return torch.is_inference_mode_enabled(), found
+    found = map(id, held), map(VERSION, held), map(torch.Tensor.data_ptr, held)
+    return torch.is_inference_mode_enabled(), *itertools.chain(*found)
 
 
 class Rounded(torch.nn.Module):
@@ -55,10 +60,12 @@ class Rounded(torch.nn.Module):
 
     def forward(self) -> torch.Tensor:
         """The factor."""
-        trained = torch.is_grad_enabled() and self.scale.requires_grad
-        if torch.compiler.is_compiling() or trained or "free" in self._parameters:
+        held = self._parameters  # much of the time of small calls would go by attributes of modules
+        trained = torch.is_grad_enabled() and held["scale"].requires_grad  # type: ignore[union-attr]
+        if torch.compiler.is_compiling() or trained or "free" in held:
             return self._product()
-        return self._kept("product", (self.codes, self.scale), lambda: self._product().detach())
+        read: Any = self._buffers["codes"], held["scale"]
+        return self._kept("product", read, lambda: self._product().detach())
 
     def _kept(
         self, name: str, read: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]
