@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .runtime.executable import Executable
     from .runtime.gradients import ValueAndGrad, value_and_grad
     from .runtime.initial_values import init
-    from .sweeping.making import sweep
+    from .sweeping.measuring import sweep
     from .sweeping.sweeps import Sweep
     from .weights.freezing import freeze
     from .weights.substitution import substitute
@@ -109,7 +109,7 @@ _WHEN_USED = {
     "runtime.gradients": ("ValueAndGrad", "value_and_grad"),
     "runtime.eager": ("einsum",),
     "runtime.executable": ("Executable",),
-    "sweeping.making": ("sweep",),
+    "sweeping.measuring": ("sweep",),
     "sweeping.sweeps": ("Sweep",),
 }
 """The names of each file that are loaded when they are first used: all but the errors and the warning."""

@@ -25,8 +25,8 @@ import tensornet as tn
 from tensornet.cli import app
 from tensornet.device.timing import Timing
 from tensornet.sweeping import measuring
-from tensornet.sweeping.columns import COLUMNS
 from tensornet.sweeping.picture import Point, front, label_points, new_figure
+from tensornet.sweeping.sweeps import COLUMNS
 
 LINEAR = functools.partial(tn.models.linear, (4, 6), (6, 4), bias=False)
 OVER: dict[str, list[Any]] = {"factorization": ["cp", "tt"], "rank": [2, 3]}

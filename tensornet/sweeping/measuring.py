@@ -1,14 +1,15 @@
-"""Costs of graphs: their plans, calls for timing, where they run, and the clock."""
+"""`tensornet.sweep`: graphs, given by name or built for each combination of settings, are planned and timed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
@@ -18,8 +19,9 @@ from ..codegen.loading import arguments, drawn
 from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
-from ..dtypes import itemsize
-from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, near
+from ..dtypes import element_type, itemsize
+from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, near
+from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
@@ -27,36 +29,250 @@ from ..planning.flops import flop_count
 from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_of
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
-from ..protocol import Backend
-from ..runtime.compiling import compile, module
+from ..protocol import Backend, load_backend
+from ..runtime.compiling import compile, module, to_backend
 from ..runtime.initial_values import init
-from .sweeps import Row
+from .sweeps import Row, Sweep, plain
 
-__all__ = ["Bench", "Candidate"]
+__all__ = ["sweep"]
+
+BASELINE = "baseline"
+"""The name of a baseline that is given as a graph."""
 
 
-@dataclass(frozen=True)
+def sweep(
+    graphs: Mapping[str, Graph] | Callable[..., Graph],
+    /,
+    *,
+    over: Mapping[str, list[Any]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    backend: str | Backend = "torch",
+    device: str | None = None,
+    dtype: str = "float32",
+    measure: bool = True,
+    training: bool = False,
+    error: Callable[[Graph], float] | None = None,
+    weights: Any = None,
+    baseline: str | Graph | None = None,
+    rounds: int = 7,
+    clock: str = "wall",
+    threads: int | None = None,
+    seed: int = 0,
+    **sizes: int,
+) -> Sweep:
+    """The costs of many graphs in one table: parameters, FLOPs, bytes, and seconds, expected and measured.
+
+    All graphs are in memory at once, and take turns to be timed in this process. They are compared with one of them,
+    because a ratio says more than a time. On torch, calls of `tensornet.module` are timed, with autograd for the
+    backward pass. On other backends, calls of `tensornet.compile` are timed, with the gradients as equations. The
+    backward pass computes the gradients of all parameters.
+
+    Args:
+        graphs: graphs by name; or a function that builds one from the settings in `over`. Bind settings that are the
+            same for all before: `functools.partial(tn.models.linear, (32, 32), (32, 32))`.
+        over: setting → list of choices. One graph is built for each combination. A tuple is one choice, such as a
+            rank for each mode. A combination that the builder refuses becomes a row with the reason.
+        inputs: arrays by the names of inputs. Their shapes determine sizes. Other inputs are random, positions are 0.
+        backend: "numpy", "torch", "cupy" or "jax".
+        device: the device as the backend names it; by default that of the backend.
+        dtype: the element type.
+        measure: whether to time calls.
+        training: whether to report the backward pass too: the time of both passes, and the bytes kept for it.
+        error: a function that returns a number for each graph, such as an approximation error.
+        weights: instead of `error`, the weights that the graphs approximate. The error is then the least that factors
+            can have, ‖W − Ŵ‖ / ‖W‖. Name to array, for graphs that have the weights or compute them from others, as
+            after `tensornet.substitute`; or one array, for layers that multiply their one input by it.
+        baseline: the graph that the others are compared with: the name of one of them, by default the first that is
+            not refused; or a graph, which becomes a further row called "baseline".
+        rounds: the number of turns of each graph.
+        clock: "wall"; or "process", if other processes use the processor. It counts only the time in which this
+            process runs, and needs device="cpu" and threads=1.
+        threads: the number of threads of the processor, on torch.
+        seed: the seed of random parameters and inputs.
+        **sizes: values for open sizes; each graph takes those that it has, and one not given is assumed to be 64.
+
+    Raises:
+        TensornetError: there is nothing to sweep over, choices are not a list, all combinations are refused, or there
+            is no such baseline, clock or number of threads; an error and weights are both given.
+        ShapeError: no graph has a given size or input, or its shape does not match.
+        BackendError: there is no such backend or device.
+
+    Example:
+        >>> import functools, tensornet as tn
+        >>> build = functools.partial(tn.models.tcl, (8, 8))
+        >>> found = tn.sweep(build, over={"ranks": [2, (4, 2), 8]}, baseline="ranks=8", measure=False, lead=100)
+        >>> [(row.name, row.parameters, found.ratio(row, "parameters")) for row in found]
+        [('ranks=2', 32, 0.25), ('ranks=(4, 2)', 48, 0.375), ('ranks=8', 128, 1.0)]
+    """
+    chosen = load_backend(backend)
+    chosen.namespace()
+    if inputs is not None and not isinstance(inputs, Mapping):
+        fix = 'give arrays by the names of inputs: {"x": array}'
+        raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
+    if error is not None and not callable(error):
+        fix = "give a function of a graph, or what the graphs are to approximate as weights="
+        raise TensornetError(f"error is {error!r}", fix=fix)
+    if weights is not None and error is not None:
+        raise TensornetError("error and weights are both given", fix="give one of them")
+    error = error if weights is None else functools.partial(nearest, weights=weights)
+    where, kind = chosen.device() if device is None else device, element_type(dtype)
+    given = to_backend(inputs or {}, chosen, device=where)
+    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, training, error, sizes, given)
+    bench.check()
+    found = _candidates(graphs, over, baseline)
+    bench.check_names([each.graph for each in found if each.graph])
+    with bench.taken():
+        for each in found:
+            bench.plan(each)
+        if all(each.plan is None for each in found):
+            raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}")
+        if measure:
+            bench.measure(found)
+        version = chosen.version(where)
+    rows, pairs = tuple(each.row for each in found), [(each.graph, each.plan) for each in found if each.plan]
+    at = {name: plan.graph.bound[name] for graph, plan in pairs for name in graph.open_sizes}
+    assumed = dict.fromkeys(name for graph, _ in pairs for name in bench.bound(graph).open_sizes)
+    first = next(row.name for row in rows if not row.refused)
+    return Sweep(
+        rows=rows,
+        baseline=BASELINE if isinstance(baseline, Graph) else baseline or first,
+        backend=chosen.name,
+        device=where,
+        dtype=kind,
+        where=version,
+        threads=threads,
+        clock=clock,
+        sizes=tuple(at.items()),
+        assumed=tuple(assumed),
+        rounds=rounds if measure else 0,
+        certainty=str(pairs[0][1].certainty or ""),
+    )
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+@dataclass
 class Candidate:
-    """A graph of a sweep, and its costs.
+    """A graph of a sweep, and what is found of it.
 
     Attributes:
-        row: its row.
-        graph: the graph; None if it is refused, and the row has the reason.
+        name, chosen: the name of its row, and the settings that it was built with.
+        graph: the graph; None if it is refused.
+        costs, notes: the costs of its row, and the remarks.
         plan: the plan of the forward pass.
         both: the plan of the forward and the backward pass, if it is required and there is one.
-        sizes, assumed: the sizes of open axes, and the names of those that were not given.
     """
 
-    row: Row
-    graph: Graph | None = None
+    name: str
+    chosen: tuple[tuple[str, Any], ...] = ()
+    graph: Any = None
+    costs: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     plan: Plan | None = None
     both: Plan | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    assumed: tuple[str, ...] = ()
 
-    def noted(self, note: str) -> Candidate:
-        """The same with a further remark."""
-        return replace(self, row=replace(self.row, note="; ".join(filter(None, (self.row.note, note)))))
+    @property
+    def row(self) -> Row:
+        """Its row."""
+        return Row(self.name, self.chosen, **self.costs, note="; ".join(self.notes))
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Makes a remark of an error in the block: one of the library, or a lack of memory."""
+        try:
+            yield
+        except (TensornetError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, TensornetError) and not _is_of_memory(error):
+                raise
+            reason = getattr(error, "message", None) or str(error).partition("\n")[0]
+            self.notes.append(f"{what}: {reason}")
+
+
+def _candidates(
+    graphs: Mapping[str, Graph] | Callable[..., Graph],
+    over: Mapping[str, list[Any]] | None,
+    baseline: str | Graph | None,
+) -> list[Candidate]:
+    """The graphs, in order. A baseline that is given as a graph comes first.
+
+    Raises:
+        TensornetError: there are no graphs or no choices, two graphs have the same name, the baseline is unknown, or
+            every combination is refused.
+    """
+    found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
+    if isinstance(baseline, Graph):
+        found = [Candidate(BASELINE, graph=baseline), *found]
+    if not found:
+        raise TensornetError("there is nothing to sweep over", fix='give graphs by name: {"dense": graph}')
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
+    if not isinstance(baseline, Graph | None) and baseline not in names:
+        raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
+    return found
+
+
+def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
+    if over is not None:
+        fix = "give what builds a graph, tn.sweep(tn.models.linear, over=…), or leave `over` out"
+        raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
+    for name, graph in graphs.items():
+        if not isinstance(name, str) or not isinstance(graph, Graph):
+            told = f"{name!r}: {type(graph).__name__} is no name with a graph"
+            raise TensornetError(told, fix='give graphs by name: {"dense": graph}')
+    return [Candidate(name, graph=graph) for name, graph in graphs.items()]
+
+
+def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
+    if isinstance(build, Graph) or not callable(build):
+        fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
+        raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
+    over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
+    if not over:
+        fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
+        raise TensornetError("there are no settings to build graphs with", fix=fix)
+    for setting, choices in over.items():
+        if not isinstance(choices, list):  # a tuple may be one choice, such as a rank for each mode
+            told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
+            fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
+            raise TensornetError(told, fix=fix)
+    found, refused = list[Candidate](), list[TensornetError]()
+    for values in itertools.product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
+        # words appear without their setting, as in `cp, rank=0.1`
+        words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
+        made = Candidate(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
+        found.append(made)
+        try:
+            made.graph, made.notes = _noting(build, settings)
+        except TensornetError as error:
+            made.costs["refused"] = error.message
+            refused.append(error)
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    return found
+
+
+def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, list[str]]:
+    """The graph that is built, and the warnings of the library. Other warnings are issued again."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        graph = build(**settings)
+    if not isinstance(graph, Graph):
+        told = f"what builds graphs returned a {type(graph).__name__}"
+        raise TensornetError(told, fix="return a graph, as tn.layer does")
+    notes = dict[str, None]()
+    for each in heard:
+        if issubclass(each.category, TensornetWarning):
+            notes[str(each.message).split("\n")[0]] = None
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return graph, [*notes]
+
+
+# ---------------------------------------------------------------------------- costs
 
 
 @dataclass(frozen=True)
@@ -133,83 +349,68 @@ class Bench:
 
     # ---- costs before a graph runs
 
-    def planned(self, found: Candidate) -> Candidate:
-        """A graph with its plans, and its costs before it runs."""
+    def plan(self, found: Candidate) -> None:
+        """Plans a graph, and finds its costs before it runs."""
         if found.graph is None:
-            return found
+            return
         try:
-            graph, assumed = self._sized(found.graph)
-            forward = self._plan(graph)
+            graph = self.bound(found.graph)
+            graph = graph.bind(**dict.fromkeys(graph.open_sizes, NOMINAL))
+            found.plan = self._plan(graph)
         except TensornetError as error:
-            return replace(found, row=replace(found.row, refused=error.message))
-        costs = {"flops": flop_count(graph), "bytes": forward.bytes, "expected_seconds": forward.seconds}
-        row = replace(found.row, parameters=parameter_count(graph), **costs)
-        sizes = {name: graph.bound[name] for name in found.graph.open_sizes}
-        made = replace(found, row=row, plan=forward, sizes=sizes, assumed=assumed)
-        made = self._with_error(made, found.graph)
-        try:
-            return self._both_ways(made, graph) if self.training else made
-        except TensornetError as error:
-            return made.noted(f"no backward pass: {error.message}")
+            found.costs["refused"] = error.message
+            return
+        found.costs |= {"parameters": parameter_count(graph), "flops": flop_count(graph)}
+        found.costs |= {"bytes": found.plan.bytes, "expected_seconds": found.plan.seconds}
+        if self.error is not None:
+            with found.noting("no error"):
+                found.costs["error"] = _number(self.error, found.graph)
+        if self.training:
+            with found.noting("no backward pass"):
+                self._plan_both(found, graph)
 
-    def _sized(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-        """The graph with every size bound, and the names of sizes that are assumed."""
+    def bound(self, graph: Graph) -> Graph:
+        """The graph with the sizes that are given, by the user or by the shapes of inputs."""
         known = {*graph.open_sizes, *graph.bound}
         told = {name: size for name, size in self.sizes.items() if name in known}
         graph = graph.bind(**whole_sizes(graph, told))
         leaves = [leaf for leaf in graph.inputs if leaf.name in self.given]
         shapes = [tuple(self.given[leaf.name].shape) for leaf in leaves]
-        graph = graph.bind(**sizes_from_shapes(graph, leaves, shapes))
-        return graph.bind(**dict.fromkeys(graph.open_sizes, NOMINAL)), graph.open_sizes
+        return graph.bind(**sizes_from_shapes(graph, leaves, shapes))
 
     def _plan(self, graph: Graph) -> Plan:
         return planned(graph, {}, self.backend, self.device, self.dtype)
 
-    def _both_ways(self, found: Candidate, graph: Graph) -> Candidate:
-        """With the plan of the results and the gradients of the parameters, and the bytes kept between them."""
+    def _plan_both(self, found: Candidate, graph: Graph) -> None:
+        """Plans the results and the gradients of the parameters, and counts the bytes kept between them."""
         pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
         joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
-        target: dict[str, Any] = {"backend": self.backend, "device": self.device, "dtype": self.dtype}
-        back, both = plan(graph, **target, training=True, compare=False), self._plan(joint)
+        back = plan(graph, **self.target, training=True, compare=False)
+        found.both = self._plan(joint)
         kept = sum(size for _, size in back.kept)
-        row = replace(found.row, expected_training_seconds=both.seconds, kept=kept)
-        return replace(found, row=row, both=both)
+        found.costs |= {"expected_training_seconds": found.both.seconds, "kept": kept}
 
-    def _with_error(self, found: Candidate, graph: Graph) -> Candidate:
-        """With the error of the graph, or a note that there is none."""
-        try:
-            error = None if self.error is None else float(self.error(graph))
-        except TensornetError as raised:
-            return found.noted(f"no error: {raised.message}")
-        except (TypeError, ValueError):
-            error = math.nan
-        if error is not None and math.isnan(error):
-            return found.noted("no error: it is not a number")
-        return replace(found, row=replace(found.row, error=error))
+    @property
+    def target(self) -> dict[str, Any]:
+        """The options of the library for where a graph runs."""
+        return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
 
     # ---- times
 
-    def measured(self, found: Sequence[Candidate]) -> list[Row]:
-        """The rows with the time of a call, and of both passes if these were planned."""
-        made = {each.row.name: each for each in found}
+    def measure(self, candidates: Sequence[Candidate]) -> None:
+        """Times a call of each graph, and both passes if these were planned; the graphs take turns."""
         for way in ("seconds", "training_seconds"):
-            runs = dict[str, Callable[[], Any]]()
-            for name, each in made.items():
-                if each.plan is None or (each.both is None and way == "training_seconds"):
-                    continue
-                try:
-                    run = self.call(each.plan, each.both if way == "training_seconds" else None)
-                    run()
-                    runs[name] = run
-                except (TensornetError, MemoryError, RuntimeError) as error:
-                    if not isinstance(error, TensornetError) and not _is_of_memory(error):
-                        raise
-                    reason = getattr(error, "message", None) or str(error).partition("\n")[0]
-                    made[name] = each.noted(f"not timed: {reason}")
-            for name, took in timings(runs, self.rounds, clock=self.read).items():
-                times: dict[str, Any] = {way: took.median, f"{way}_low": took.low, f"{way}_high": took.high}
-                made[name] = replace(made[name], row=replace(made[name].row, **times))
-        return [each.row for each in made.values()]
+            runs, is_both = dict[str, Callable[[], Any]](), way == "training_seconds"
+            for each in candidates:
+                if each.plan is not None and (each.both is not None or not is_both):
+                    with each.noting("not timed"):
+                        run = self.call(each.plan, each.both if is_both else None)
+                        run()
+                        runs[each.name] = run
+            took = timings(runs, self.rounds, clock=self.read)
+            for each in candidates:
+                if (time := took.get(each.name)) is not None:
+                    each.costs |= {way: time.median, f"{way}_low": time.low, f"{way}_high": time.high}
 
     def call(self, plan: Plan, both: Plan | None) -> Callable[[], Any]:
         """A call of a graph without dropout; or in training, and then the gradients of its parameters.
@@ -224,12 +425,11 @@ class Bench:
             warnings.simplefilter("ignore", TensornetWarning)
             if self.backend.name == "torch":
                 return self._of_module(plan, both is not None)
-            target: dict[str, Any] = {"backend": self.backend, "dtype": self.dtype, "device": self.device}
             found, own = both or plan, {leaf.name for leaf in plan.graph.leaves}
             ones = {
                 each.name: numpy.ones(shape) for each, shape, _ in arguments(found) if each.name not in own
             }
-            parameters = init(found.graph, seed=self.seed, **target)
+            parameters = init(found.graph, seed=self.seed, **self.target)
             run = compile(found.graph, backend=self.backend, params=parameters)
             mode = {} if both is None else {"training": True}
             return functools.partial(run, *self._inputs(found, ones), **mode)
@@ -255,6 +455,23 @@ class Bench:
         missing = [each for each in taken if each[0].name not in given]
         arrays = given | drawn(missing, self.backend, self.device, self.seed)
         return [self.backend.asarray(arrays[leaf.name], dtype, self.device) for leaf, _, dtype in taken]
+
+
+def _number(error: Callable[[Graph], float], graph: Graph) -> float:
+    """The error of a graph.
+
+    Raises:
+        TensornetError: it is not a number.
+    """
+    try:
+        found = float(error(graph))
+    except TensornetError:
+        raise
+    except (TypeError, ValueError):
+        found = math.nan
+    if math.isnan(found):
+        raise TensornetError("it is not a number")
+    return found
 
 
 def _is_of_memory(error: Exception) -> bool:

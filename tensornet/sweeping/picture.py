@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BackendError, TensornetError
 from ..files import whole
-from .columns import Column
+from .sweeps import Column
 
 __all__ = ["SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
 
