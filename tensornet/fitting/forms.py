@@ -11,9 +11,9 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
 
-__all__ = ["Axes", "Factor", "Form", "Product", "contract", "form_of", "moved"]
+__all__ = ["Axes", "Factor", "Form", "Product", "contract", "form_of", "kept", "moved"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 Axes = tuple[str, ...]
 
@@ -33,6 +35,19 @@ SMALL = 2**14
 
 MOST = 52
 """The most axes that NumPy's einsum takes."""
+
+
+def kept(method: Method) -> Method:
+    """A method whose results the object keeps, by the arguments."""
+
+    @functools.wraps(method)
+    def found(self: Any, *key: Any) -> Any:
+        results = self.__dict__.setdefault(f"_{method.__name__}_kept", {})
+        if key not in results:
+            results[key] = method(self, *key)
+        return results[key]
+
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -219,6 +234,6 @@ def _path(terms: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...
     return np.einsum_path(*given, optimize="greedy")[0]
 
 
-def moved(array: Any, before: Axes, after: Axes) -> Any:
+def moved(array: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
     """An array with its axes in another order."""
     return np.ascontiguousarray(array.transpose([before.index(axis) for axis in after]))

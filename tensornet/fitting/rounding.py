@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from .forms import kept
 from .metrics import Metric, times
 
 __all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "scaled", "unpack"]
-
-T = TypeVar("T")
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -212,7 +211,6 @@ class Halves:
 
     weight: Any
     metric: Metric | None
-    _rounded: dict[Any, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def matrix(self) -> Any:
@@ -241,31 +239,19 @@ class Halves:
         """‖G^½·gap·C^½‖²."""
         return float(np.vdot(self.rows.times(gap.T, 2).T, self.columns.times(gap, 2)))
 
+    @kept
     def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
         """The scales and codes of the weight itself."""
+        found = self.columns.rounded(self.matrix, bits, group)
+        is_exact = bits >= EXACT or self.columns.is_plain
+        return found if is_exact else self.columns.descended(self.matrix, *found, bits)
 
-        def rounded() -> tuple[Any, Any]:
-            found = self.columns.rounded(self.matrix, bits, group)
-            is_exact = bits >= EXACT or self.columns.is_plain
-            return found if is_exact else self.columns.descended(self.matrix, *found, bits)
-
-        return self._once(rounded, bits, group)
-
+    @kept
     def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
         """The scales and codes of U and V of full rank."""
-
-        def rounded() -> tuple[Any, Any, Any, Any]:
-            u, v, _ = self.factors
-            scales, left = self.rows.rounded(np.ascontiguousarray(u.T), bits)
-            return (scales[:, 0], left.T, *self.columns.rounded(v, bits))
-
-        return self._once(rounded, bits)
-
-    def _once(self, make: Callable[[], T], *key: Any) -> T:
-        if key not in self._rounded:
-            self._rounded[key] = make()
-        found: T = self._rounded[key]
-        return found
+        u, v, _ = self.factors
+        scales, left = self.rows.rounded(np.ascontiguousarray(u.T), bits)
+        return (scales[:, 0], left.T, *self.columns.rounded(v, bits))
 
     @functools.cached_property
     def norm(self) -> float:
@@ -276,16 +262,13 @@ class Halves:
         """The relative loss of the weight itself rounded."""
         return self.square(self.matrix - scaled(*self.dense(bits, group))) / self.norm
 
+    @kept
     def noise(self, bits: int) -> Any:
         """What rounding loses of each rank."""
-
-        def lost() -> Any:
-            (u, v, _), (scales, left, others, right) = self.factors, self.of_rank(bits)
-            lost_u, own_u = (_sums(each.T, self.rows.times(each.T, 2)) for each in (u - left * scales, u))
-            lost_v, own_v = (_sums(each, self.columns.times(each, 2)) for each in (v - right * others, v))
-            return lost_u * own_v + own_u * lost_v + lost_u * lost_v
-
-        return self._once(lost, "noise", bits)
+        (u, v, _), (scales, left, others, right) = self.factors, self.of_rank(bits)
+        lost_u, own_u = (_sums(each.T, self.rows.times(each.T, 2)) for each in (u - left * scales, u))
+        lost_v, own_v = (_sums(each, self.columns.times(each, 2)) for each in (v - right * others, v))
+        return lost_u * own_v + own_u * lost_v + lost_u * lost_v
 
     def loss(self, bits: Sequence[int]) -> float:
         """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""

@@ -26,16 +26,19 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .forms import Axes, Factor, Form, Product, contract, moved
+from .forms import Axes, Factor, Form, Product, contract, kept, moved
 from .metrics import Metric
 
 __all__ = ["Decomposed", "Tree", "leading", "tree_of", "trees_of", "unfolded"]
+
+Dims = tuple[int, ...]
+"""Dimensions of a weight, by number."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Tree:
     cuts: tuple[Cut, ...]
     last: Factor
     has_centre: bool
+
+    def places(self, axes: Axes) -> Dims:
+        """The dimensions of the weight, one for each axis of the form, that some axes are."""
+        return tuple(map(self.form.axes.index, axes))
 
 
 def trees_of(form: Form, wanted: Collection[str]) -> list[Tree]:
@@ -132,7 +139,6 @@ class Decomposed:
     weight: Any
     sides: Sequence[Metric] = ()
     rest: Sequence[Metric] = ()
-    _kept: dict[Any, Any] = field(default_factory=dict)
 
     def factors(self, tree: Tree) -> dict[str, Any]:
         """The factors of a tree, by one decomposition for each bond."""
@@ -142,7 +148,7 @@ class Decomposed:
             if found and not tree.has_centre:
                 vectors = leading(unfolded(rest, axes, tree.shared, cut.rows), rank)
             else:
-                vectors = self._vectors(tree, cut)[..., :rank]
+                vectors = self._vectors(tree.places(tree.shared), tree.places(cut.rows))[..., :rank]
             spare = [(0, 0)] * (vectors.ndim - 1) + [(0, rank - vectors.shape[-1])]
             vectors = np.pad(vectors, spare).reshape(tree.form.shape(own))
             found[cut.factor.name] = moved(vectors, own, cut.factor.axes)
@@ -166,37 +172,26 @@ class Decomposed:
 
     def squares(self, tree: Tree) -> Any:
         """The squares of the core of full rank, summed over all axes but the bonds, along the cuts of the tree."""
+        return self._squares(tree.places(tree.shared), *(tree.places(cut.rows) for cut in tree.cuts))
 
-        def summed() -> Any:
-            core, axes = self.weight, tree.form.axes
-            for cut in tree.cuts:
-                own, bond = (*tree.shared, *cut.rows), cut.factor.name
-                vectors = self._vectors(tree, cut).reshape(*tree.form.shape(own), -1)
-                core, axes = _projected((core, axes), (vectors, (*own, bond)), (*tree.shared, bond))
-            bonds = tuple(cut.factor.name for cut in tree.cuts)
-            core = moved(core, axes, (*bonds, *(axis for axis in axes if axis not in bonds)))
-            return (core**2).sum(tuple(range(len(bonds), core.ndim)), dtype=np.float64)
+    @kept
+    def _squares(self, shared: Dims, *cuts: Dims) -> Any:
+        core, axes, sizes = self.weight, tuple(range(self.weight.ndim)), self.weight.shape
+        bonds = tuple(range(-len(cuts), 0))
+        for rows, bond in zip(cuts, bonds, strict=True):
+            own = (*shared, *rows)
+            vectors = self._vectors(shared, rows).reshape(*(sizes[dim] for dim in own), -1)
+            core, axes = _projected((core, axes), (vectors, (*own, bond)), (*shared, bond))
+        core = moved(core, axes, (*bonds, *(axis for axis in axes if axis not in bonds)))
+        return (core**2).sum(tuple(range(len(bonds), core.ndim)), dtype=np.float64)
 
-        return self._once("squares", tree, tree.cuts, summed)
-
-    def _vectors(self, tree: Tree, cut: Cut) -> Any:
+    @kept
+    def _vectors(self, shared: Dims, rows: Dims) -> Any:
         """All left singular vectors of an unfolding of the weight."""
-
-        def made() -> Any:
-            return singular_vectors(unfolded(self.weight, tree.form.axes, tree.shared, cut.rows))
-
-        return self._once("vectors", tree, (cut,), made)
-
-    def _once(self, what: str, tree: Tree, cuts: Sequence[Cut], make: Callable[[], Any]) -> Any:
-        """A result that depends on the weight and its unfoldings but not on ranks, computed once."""
-        place = tree.form.axes.index
-        key = (what, *(tuple(map(place, axes)) for axes in (tree.shared, *(cut.rows for cut in cuts))))
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+        return singular_vectors(unfolded(self.weight, tuple(range(self.weight.ndim)), shared, rows))
 
 
-def _projected(array: tuple[Any, Axes], vectors: tuple[Any, Axes], first: Axes) -> tuple[Any, Axes]:
+def _projected(array: tuple[Any, Any], vectors: tuple[Any, Any], first: Any) -> tuple[Any, Any]:
     """An array with named axes, in a basis of the space along the axes that both have, and its axes."""
     axes = (*first, *(axis for axis in array[1] if axis not in vectors[1]))
     return contract([vectors, array], axes), axes
@@ -205,7 +200,7 @@ def _projected(array: tuple[Any, Axes], vectors: tuple[Any, Axes], first: Axes) 
 # ---------------------------------------------------------------------------- matrices
 
 
-def unfolded(array: Any, axes: Axes, shared: Axes, rows: Axes) -> Any:
+def unfolded(array: Any, axes: Any, shared: Any, rows: Any) -> Any:
     """An array with named axes as matrices of some rows, one for each position along the shared axes."""
     rest = tuple(axis for axis in axes if axis not in (*shared, *rows))
     made, cut = moved(array, axes, (*shared, *rows, *rest)), len(shared) + len(rows)

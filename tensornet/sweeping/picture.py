@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from ..errors import BackendError, TensornetError
 from ..files import whole
-from .sweeps import Column
 
 __all__ = ["SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
 
@@ -48,8 +47,7 @@ class Point(NamedTuple):
 
 def drawn(
     points: Sequence[Point],
-    x: Column,
-    y: Column,
+    costs: Mapping[str, tuple[str, str | None]],
     title: str,
     groups: str,
     path: str | os.PathLike[str] | None,
@@ -58,7 +56,7 @@ def drawn(
 
     Args:
         points: the rows.
-        x, y: the columns along the axes.
+        costs: for "x" and "y" what it is, and its unit; None for numbers that are written in full.
         title: the title of the figure.
         groups: the title of the legend.
         path: the file to write.
@@ -74,10 +72,10 @@ def drawn(
     axes = figure.add_subplot()
     _draw(axes, points)
     axes.margins(0.1)
-    for letter, column in (("x", x), ("y", y)):
+    for letter, (label, unit) in costs.items():
         values = [getattr(each, letter) for each in points]
-        axes.set(**{f"{letter}scale": "log" if min(values) > 0 else "linear", f"{letter}label": column.label})
-        _write_out(getattr(axes, f"{letter}axis"), column, values)
+        axes.set(**{f"{letter}scale": "log" if min(values) > 0 else "linear", f"{letter}label": label})
+        _write_out(getattr(axes, f"{letter}axis"), unit, values)
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
@@ -109,7 +107,7 @@ def _draw(axes: Any, points: Sequence[Point]) -> None:
         axes.plot(x, y, mark, color=colour, markersize=5, zorder=2, label=group or None)
 
 
-def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
+def _write_out(axis: Any, unit: str | None, values: Sequence[float]) -> None:
     """Labels an axis with numbers, prefixes and units.
 
     A short logarithmic axis, of less than three powers of ten, has labels between these too.
@@ -120,9 +118,8 @@ def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
         is_short = max(values) < 1000 * min(values)
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20))
         axis.set_minor_formatter(ticker.NullFormatter())
-    is_count = column.unit or column.name == "parameters"
     in_full = ticker.StrMethodFormatter("{x:.3g}")
-    axis.set_major_formatter(ticker.EngFormatter(column.unit) if is_count else in_full)
+    axis.set_major_formatter(in_full if unit is None else ticker.EngFormatter(unit))
 
 
 def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: float, every: bool) -> None:

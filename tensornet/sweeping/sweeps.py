@@ -350,7 +350,8 @@ class Sweep:
         """
         from .picture import Point, drawn
 
-        across, up = column_named(x), column_named(y)
+        shown = {"x": column_named(x), "y": column_named(y)}
+        costs = {at: (each.label, None if each.name == "error" else each.unit) for at, each in shown.items()}
         points = [
             Point(a, b, *self._called(row))
             for row in self.rows
@@ -361,7 +362,7 @@ class Sweep:
             raise TensornetError(f"no row has both '{x}' and '{y}'", fix=f"there are {told}")
         first, *rest = self.settings or ("",)
         groups = f"{first}\n(at the points: {', '.join(rest)})" if rest else ""
-        return drawn(points, across, up, self.title, groups, path)
+        return drawn(points, costs, self.title, groups, path)
 
     def _called(self, row: Row) -> tuple[str, str]:
         """The group of a row, which is its first setting if there are several, and its label within the group."""
