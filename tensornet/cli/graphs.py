@@ -12,17 +12,6 @@ from typer import Option
 
 from ..errors import ShapeError
 from . import options
-from .options import (
-    answer,
-    choices,
-    equations_of,
-    graph_of,
-    pairs,
-    says_equations,
-    settings_of,
-    sizes_of,
-    tell,
-)
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
@@ -51,13 +40,15 @@ def plan(
     """
     import tensornet as tn
 
-    graph = tn.layer(equations_of(equation), inputs=inputs, outputs=outputs, **sizes_of(size, tn.layer))
+    graph = tn.layer(
+        options.equations_of(equation), inputs=inputs, outputs=outputs, **options.sizes_of(size, tn.layer)
+    )
     said = functools.partial(typer.echo, err=True)  # programs may read standard output
     found = tn.plan(graph, backend=backend, device=device, dtype=dtype, trace=said if trace else False)
     if as_json:
         typer.echo(found.to_json())
         return
-    tell(str(found), *([f"\n{found.code}"] if code else []))
+    options.tell(str(found), *([f"\n{found.code}"] if code else []))
 
 
 def draw(
@@ -77,8 +68,8 @@ def draw(
     """
     import tensornet as tn
 
-    tn.draw(graph_of(name, settings, inputs, outputs, size), out, unfold=unfold, style=style)
-    answer(as_json, {"file": str(out)}, f"written: {out}")
+    tn.draw(options.graph_of(name, settings, inputs, outputs, size), out, unfold=unfold, style=style)
+    options.answer(as_json, {"file": str(out)}, f"written: {out}")
 
 
 NAME = "A layer or a model, or equations as for `plan`; without one, all layers and models are listed."
@@ -102,7 +93,7 @@ def count(
     if not name:
         _list_models(as_json)
         return
-    _tell_counts(name, graph_of(name, settings, inputs, outputs, size), depth, as_json)
+    _tell_counts(name, options.graph_of(name, settings, inputs, outputs, size), depth, as_json)
 
 
 def _tell_counts(name: str, graph: Graph, depth: int, as_json: bool) -> None:
@@ -139,7 +130,7 @@ def _tell_counts(name: str, graph: Graph, depth: int, as_json: bool) -> None:
     told.append(f"FLOPs by block:\n{flops}" if several else f"FLOPs: {expanded} = {_grouped(flops.flops)}")
     told += [f"at {_listed(sizes)}"] * bool(sizes)
     told += [f"the FLOPs are those of the order planned assuming {_listed(assumed)}"] * bool(assumed)
-    answer(as_json, document, *told)
+    options.answer(as_json, document, *told)
 
 
 def _listed(sizes: dict[str, int]) -> str:
@@ -160,7 +151,7 @@ def _list_models(as_json: bool) -> None:
         table.add_row(
             name, ", ".join(f"{key}={value}" if value else key for key, value in rows[name].items())
         )
-    answer(as_json, rows, table)
+    options.answer(as_json, rows, table)
 
 
 OVER = "A setting and its values, e.g. `rank=0.1,0.2` or `'ranks=(4,4),(8,8)'`; repeatable: all combinations."
@@ -196,19 +187,23 @@ def sweep(
     """
     import tensornet as tn
 
-    fixed, build = settings_of(settings), functools.partial(tn.models.create, name)
-    if says_equations(name):
-        build = functools.partial(tn.layer, equations_of(name), inputs=inputs, outputs=outputs)
-    wanted = {setting: choices(text) for setting, text in pairs(over, "NAME=VALUE,VALUE").items()}
+    fixed, build = options.settings_of(settings), functools.partial(tn.models.create, name)
+    if options.says_equations(name):
+        build = functools.partial(tn.layer, options.equations_of(name), inputs=inputs, outputs=outputs)
+    wanted = {
+        setting: options.choices(text) for setting, text in options.pairs(over, "NAME=VALUE,VALUE").items()
+    }
     for setting in fixed.keys() & wanted:
         raise ShapeError(f"'{setting}' is given by --set and by --over", fix="give one of them")
     build = functools.partial(build, **fixed)
     timed: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds, "clock": clock}
     where: dict[str, Any] = {"backend": backend, "device": device, "dtype": dtype, "threads": threads}
-    found = tn.sweep(build, over=wanted, baseline=baseline, **where, **timed, **sizes_of(size, tn.sweep))
+    found = tn.sweep(
+        build, over=wanted, baseline=baseline, **where, **timed, **options.sizes_of(size, tn.sweep)
+    )
     if as_json:
         typer.echo(found.json())
     else:
-        tell(found)
+        options.tell(found)
     if picture is not None:  # last, so that the measurements are printed in any case
         found.pareto(y="seconds" if measure else "expected_seconds", path=picture)

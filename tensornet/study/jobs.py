@@ -6,6 +6,7 @@ lost with its worker is submitted again, and resumes from what the worker kept i
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import signal
 import threading
@@ -154,25 +155,22 @@ def appraisals(made: tuple[tuple[Job, Compression | None], ...]) -> tuple[Apprai
     Args:
         made: the job of each classifier, and how it was compressed, if it was.
     """
-    graphs, (first, _) = dict[str, tn.Graph](), made[0]
-    examples, hardware = first.subject.examples(first.seed), first.hardware
-    for job, compression in made:
-        task = job.subject.task
-        graphs[job.run.name] = classifier(task, task.rows[job.run.of], examples, compression)
+    (first, _), *_ = made
+    task, examples, hardware = first.subject.task, first.subject.examples(first.seed), first.hardware
+    graphs = {job.run.name: classifier(task, task.rows[job.run.of], examples, how) for job, how in made}
 
     def sizes(batch: int) -> dict[str, Any]:
         return dict(ChainMap(*(sizes_of_batch(graph, examples, batch) for graph in graphs.values())))
 
-    batch, where = first.run.recipe.batch, {"backend": "torch", "device": hardware.device}
-    how: dict[str, Any] = {**where, "dtype": hardware.precision, "rounds": ROUNDS}
+    batch, where, found = first.run.recipe.batch, hardware.device, list[Appraisal]()
+    sweep = functools.partial(tn.sweep, graphs, device=where, dtype=hardware.precision, rounds=ROUNDS)
     with hardware.reproducible():
-        steps = tn.sweep(graphs, training=True, **how, **sizes(batch))
-        single = tn.sweep(graphs, **how, **sizes(1))
-        found = []
+        steps, single = sweep(training=True, **sizes(batch)), sweep(**sizes(1))
         for (name, graph), step, one in zip(graphs.items(), steps, single, strict=True):
-            plan: Any = tn.plan(graph, training=True, **where, **sizes_of_batch(graph, examples, batch))
+            at = sizes_of_batch(graph, examples, batch)
+            plan = str(tn.plan(graph, backend="torch", device=where, training=True, **at))
             seconds = (1e3 * (step.training_seconds or 0.0), 1e3 * (one.seconds or 0.0))
-            found.append(Appraisal(name, str(graph), str(plan), sum(n for _, n in plan.kept), *seconds))
+            found.append(Appraisal(name, str(graph), plan, step.kept or 0, *seconds))
     return tuple(found)
 
 

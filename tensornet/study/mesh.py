@@ -9,7 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,31 +75,25 @@ def together(
 @contextmanager
 def _started(mesh: Mapping[str, int], kind: str) -> Iterator[None]:
     """Joins the processes that torchrun started; without it, this process is the only one."""
-    distributed, alone = library("torch.distributed"), {}
-    started = not distributed.is_initialized()
-    if started:
-        if "WORLD_SIZE" not in os.environ:
+    distributed = library("torch.distributed")
+    with ExitStack() as ended:
+        if not distributed.is_initialized():
             alone = {"store": distributed.HashStore(), "rank": 0, "world_size": 1}
-        distributed.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl", **alone)
-    try:
+            alone = {} if "WORLD_SIZE" in os.environ else alone
+            distributed.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl", **alone)
+            ended.callback(distributed.destroy_process_group)
         count, found = math.prod(mesh.values()), distributed.get_world_size()
         if count != found:
             axes = ",".join(f"{name}={size}" for name, size in mesh.items())
             fix = f"torchrun --nproc-per-node {count} -m tensornet study … --mesh {axes}"
             raise TensornetError(f"the mesh {axes} is of {count} processes, and {found} run here", fix=fix)
-        made = library("torch.distributed.device_mesh").init_device_mesh(
-            kind, tuple(mesh.values()), mesh_dim_names=tuple(mesh)
-        )
-        token = _PROCESSES.set(_Processes(made, distributed.new_group(backend="gloo", timeout=PATIENCE)))
-        try:
-            with warnings.catch_warnings():  # the last batch of an epoch
-                warnings.filterwarnings("ignore", ".*do not divide: each takes all", TensornetWarning)
-                yield
-        finally:
-            _PROCESSES.reset(token)
-    finally:
-        if started:
-            distributed.destroy_process_group()
+        devices = library("torch.distributed.device_mesh").init_device_mesh
+        made = devices(kind, tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+        group = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        ended.callback(_PROCESSES.reset, _PROCESSES.set(_Processes(made, group)))
+        ended.enter_context(warnings.catch_warnings())  # the last batch of an epoch
+        warnings.filterwarnings("ignore", ".*do not divide: each takes all", TensornetWarning)
+        yield
 
 
 def is_first() -> bool:

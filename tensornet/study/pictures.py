@@ -16,7 +16,7 @@ from typing import Any
 from tensornet.sweeping.picture import SUFFIXES, label_points, new_figure
 
 from .libraries import library
-from .results import epochs_of, pareto_front
+from .results import pareto_front
 from .task import Task
 
 __all__ = ["FORMATS", "PICTURES", "draw"]
@@ -87,10 +87,13 @@ class _Shown:
     @functools.cached_property
     def epochs(self) -> Any:
         """Mean and deviation over the seeds of the error by epoch, by name, part and epoch."""
-        epochs = epochs_of(self.runs)
-        errors = {part: 100.0 - epochs[f"{part}_top1"] for part in ("train", "test")}
-        grouped = epochs.assign(**errors).groupby(["name", "epoch"], sort=False)
-        return grouped[["train", "test"]].agg(["mean", "std"])
+        lines = [
+            {"name": run.name, "epoch": n, "train": 100.0 - each.train_top1, "test": 100.0 - each.test_top1}
+            for run in self.runs.result
+            for n, each in enumerate(run.history, 1)
+        ]
+        frame = library("pandas").DataFrame(lines, columns=["name", "epoch", "train", "test"])
+        return frame.groupby(["name", "epoch"], sort=False).agg(["mean", "std"])
 
 
 def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:

@@ -199,18 +199,16 @@ def _compressed(name: str, group: Any, first: RunResult) -> Line:
 def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult]) -> list[Line]:
     """The published table, and these rows below it; empty if nothing is published on these data."""
     rows = [
-        (f"{name} (published)", by, count, [f"{share:.2f}" for share in shares])
+        (f"{name} (published)", by, count, *(f"{share:.2f}" for share in shares))
         for name, by, count, *shares in task.published
     ]
     for name, each in firsts.items() if rows else ():
-        shares = [told(groups[name][share]) for share in SHARES]
-        rows.append((name, each.recipe.optimizer, round(groups[name].parameters.mean()), shares))
-    headings = [share.replace("_", " ").replace("top", "top-") for share in SHARES]
-    return [
-        {"model": name, "optimizer": OPTIMIZERS.get(by, by), "parameters": f"{count:,}"}
-        | dict(zip(headings, shares, strict=True))
-        for name, by, count, shares in rows
-    ]
+        group = groups[name]
+        shares = (told(group[share]) for share in SHARES)
+        rows.append((name, each.recipe.optimizer, round(group.parameters.mean()), *shares))
+    heads = ("model", "optimizer", "parameters", "train top-1", "train top-5", "test top-1", "test top-5")
+    shown = ((name, OPTIMIZERS.get(by, by), f"{count:,}", *shares) for name, by, count, *shares in rows)
+    return [dict(zip(heads, cells, strict=True)) for cells in shown]
 
 
 # ---------------------------------------------------------------------------- texts

@@ -15,7 +15,7 @@ from .task import Recipe
 if TYPE_CHECKING:
     import tensornet as tn
 
-__all__ = ["Appraisal", "COLUMNS", "CompressedWeight", "Compression", "Epoch", "epochs_of"]
+__all__ = ["Appraisal", "COLUMNS", "CompressedWeight", "Compression", "Epoch"]
 __all__ += ["pareto_front", "RunResult", "runs_of", "SHARES", "told", "Trained"]
 
 
@@ -182,16 +182,6 @@ def runs_of(results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> Any
             line |= {"compressed_top1": made.test_top1}
         lines.append(line)
     return library("pandas").DataFrame(lines).reindex(columns=[*COLUMNS, "row", "result"])
-
-
-def epochs_of(runs: Any) -> Any:
-    """A line for each epoch of each run, from 1, with its figures."""
-    lines = [
-        {"name": each.name, "epoch": number, **asdict(epoch)}
-        for each in runs.result
-        for number, epoch in enumerate(each.history, 1)
-    ]
-    return library("pandas").DataFrame(lines)
 
 
 def pareto_front(points: Any, cost: str = "parameters") -> Any:

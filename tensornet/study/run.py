@@ -215,7 +215,7 @@ class _Study:
         self.check(runs)
         check_writable(self.folder / "runs" / "run")
         results = self.run(runs)
-        self.write(results, measure)
+        self.write(measure)
         return results
 
     def check(self, runs: Sequence[Run]) -> None:
@@ -270,10 +270,8 @@ class _Study:
 
     def run(self, runs: Sequence[Run]) -> list[RunResult]:
         """The results of these runs, loaded from the folder or trained now."""
-        jobs, done = list(self.jobs(runs)), dict[str, RunResult]()
-        for job in jobs:
-            if (found := self._finished(job)) is not None:
-                done[self._name(job)] = found
+        jobs = list(self.jobs(runs))
+        done = {self._name(job): each for job in jobs if (each := self._finished(job)) is not None}
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
@@ -285,12 +283,11 @@ class _Study:
             raise
         return self._in_order(runs, done.values())
 
-    def write(self, results: Sequence[RunResult], measure: bool) -> None:
-        """Writes these results, and those of other runs that the folder holds, and shows them."""
-        known = {(result.name, result.seed): result for result in results}
+    def write(self, measure: bool) -> None:
+        """Writes the results of all runs that the folder holds, and shows them."""
         others = _runs(self.subject, None, tuple(OPTIMIZERS), self.changes)
-        found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
-        results = self._in_order(others, [result for result in found if result is not None])
+        found = [each for job in self.jobs(others) if (each := self._finished(job)) is not None]
+        results = self._in_order(others, found)
         costs = self._costs(others, results) if measure else {}
         task = self.subject.task.of(self.subject.examples(self.seeds[0]))
         write_outputs(self.folder, task, results, self.environment(), costs)

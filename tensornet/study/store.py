@@ -30,7 +30,7 @@ Texts = Mapping[str, str]
 BLANK = 64 * "0"
 """The placeholder of the digest while it is computed."""
 
-SEAL = re.compile(rb'"seal": ?"([0-9a-f]{64})"')
+SEAL = re.compile(rb'("seal": ?")([0-9a-f]{64})(?=")')
 """The digest of the file that contains it; its quotes are not escaped, so it is not inside another text."""
 
 FORMAT = "tensornet.study.run.4"
@@ -46,19 +46,17 @@ def seal(content: bytes) -> bytes:
         >>> is_sealed(seal(f'{{"seal": "{BLANK}", "loss": 0.5}}'.encode()).replace(b"0.5", b"0.1"))
         False
     """
-    found = SEAL.search(content)
-    assert found is not None
-    return content[: found.start(1)] + _digest(content, found) + content[found.end(1) :]
+    return SEAL.sub(rb"\g<1>" + _digest(content), content, 1)
 
 
 def is_sealed(content: bytes) -> bool:
     """Whether the content is complete and as `seal` returned it."""
     found = SEAL.search(content)
-    return found is not None and found[1] == _digest(content, found)
+    return found is not None and found[2] == _digest(content)
 
 
-def _digest(content: bytes, found: re.Match[bytes]) -> bytes:
-    blank = content[: found.start(1)] + BLANK.encode() + content[found.end(1) :]
+def _digest(content: bytes) -> bytes:
+    blank = SEAL.sub(rb"\g<1>" + BLANK.encode(), content, 1)
     return hashlib.sha256(blank).hexdigest().encode()
 
 

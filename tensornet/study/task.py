@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
@@ -107,10 +108,9 @@ class Recipe:
     def update_rule(self, parameters: Iterable[Any]) -> Any:
         """The torch optimizer for these parameters."""
         optim = library("torch").optim
-        settings: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
-        if self.optimizer == "sgd":
-            return optim.SGD(parameters, **settings, momentum=MOMENTUM, nesterov=True)
-        return {"adam": optim.Adam, "adamw": optim.AdamW}[self.optimizer](parameters, **settings)
+        sgd = functools.partial(optim.SGD, momentum=MOMENTUM, nesterov=True)
+        rule = {"adam": optim.Adam, "adamw": optim.AdamW, "sgd": sgd}[self.optimizer]
+        return rule(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
 
 
 _MOST = 2**31
