@@ -12,8 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensornet as tn
-from backends.torch.checkpoint import without_cheap
 from tensornet import models
+from tensornet.backends.torch.checkpoint import without_cheap
 from tensornet.planning.plans import Plan
 
 from .conftest import sampled
