@@ -76,7 +76,7 @@ class Case:
     def ours(self, weight: Any) -> float:
         """Fits by this library; the error."""
         program = formed([(size,) for size in self.shape], self.kind, self.rank, self.modes).program
-        return approximate(program, weight).error
+        return approximate(program, weight).misfit.weight
 
     def theirs(self, weight: Any) -> float:
         """Fits by tensorly, as it does where nothing is said but ranks, from singular vectors; the error."""

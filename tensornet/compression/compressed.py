@@ -16,8 +16,8 @@ import numpy as np
 
 from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
+from ..fitting.approximating import Misfit
 from ..fitting.rounding import pack, unpack
-from ..fitting.weights import Misfit
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from ..weights.equations import CODES, formed, rounding_of

@@ -14,7 +14,6 @@ from ..codegen.program import planned
 from ..errors import EquationError
 from ..fitting.activations import batches_of, metrics, sites
 from ..fitting.metrics import DAMPING, Metric
-from ..fitting.weights import Misfit
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
@@ -226,7 +225,7 @@ def best(
         chosen = [each for each in candidates if each.path in allocation.weights]
         fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
         small = made(allocation, {path: each.factors for path, each in fits.items()})
-        misfits = {path: Misfit(each.error, each.output) for path, each in fits.items()}
+        misfits = {path: each.misfit for path, each in fits.items()}
         found.append(replace(small, misfits=misfits, loss=loss(small)))
         if measured is not None and len(found) == 1:
             ways.append(measured(candidates, small))

@@ -16,7 +16,7 @@ from ..codec import Text, document
 from ..codegen.program import planned
 from ..dtypes import itemsize
 from ..errors import ShapeError, TensornetWarning
-from ..fitting.approximating import Approximation, Target, approximate, errors, numbers
+from ..fitting.approximating import Approximation, Target, approximate
 from ..fitting.forms import Form, Product
 from ..fitting.least_squares import Settings
 from ..fitting.metrics import Metric
@@ -115,7 +115,7 @@ class Candidate:
     @functools.cached_property
     def target(self) -> Target:
         """The weight with its decompositions, which all forms and ranks share."""
-        return Target(numbers(self.array, self.path), self.metric, self.path)
+        return Target(self.array, self.metric, self.path)
 
     @functools.cached_property
     def halves(self) -> Halves:
@@ -135,7 +135,7 @@ class Candidate:
             return self._rounded(form)
         is_start = self.metric is not None and tree_of(_form(form)) is not None
         settings = Settings(iterations=AFTER if is_start else None)
-        return approximate(form.program, self.array, settings=settings, shared=self.target)
+        return approximate(form.program, self.target, settings=settings)
 
     def _rounded(self, form: Formed) -> Approximation:
         """The codes and scales of a rounded form."""
@@ -149,7 +149,7 @@ class Candidate:
         for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True):
             dtype = "int8" if factor.name.endswith(CODES) else self.dtype
             factors[factor.name] = backend.asarray(array.reshape(shape), dtype, backend.device(self.array))
-        return Approximation(factors, *errors(self.target.weight, made.reshape(self.shape), self.metric))
+        return Approximation(factors, self.target.misfit(made.reshape(self.shape)))
 
 
 @document()
@@ -389,5 +389,5 @@ def _error(candidate: Candidate, form: Formed) -> float:
     if error is not None:
         return error
     settings = Settings(iterations=ROUNDS, tolerance=1e-4)
-    found = approximate(form.program, candidate.array, settings=settings, shared=candidate.target)
-    return found.error if found.output is None else found.output
+    found = approximate(form.program, candidate.target, settings=settings).misfit
+    return found.weight if found.output is None else found.output

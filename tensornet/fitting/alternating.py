@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from .forms import Axes, Factor, Form, Product, contract, moved
-from .least_squares import EXACT, Problem
-from .trees import leading, unfolded
+from .least_squares import EXACT, ROUNDS, Problem
+from .trees import Decomposed, leading, trees_of, unfolded
 
 __all__ = ["Least"]
 
@@ -37,9 +37,6 @@ NEAR = 1e-12
 Directions that Mᵀ·M does not determine then stay as they were.
 """
 
-ROUNDS = 200
-"""The default limit of rounds."""
-
 LONG = 5
 """The limit of rounds if a factor has too many unknowns for a direct solution. These are rounds of L-BFGS."""
 
@@ -49,12 +46,43 @@ SLOW, WARM = 0.2, 8
 UNKNOWNS = 500
 """The most elements that all factors may have to be moved at once when rounds are slow."""
 
+FEW, NARROW = 2, 512
+"""The limit of rounds for a train, whose decompositions are almost optimal.
+
+A train gets none if more unknowns than `NARROW` are solved for at once.
+"""
+
 
 @dataclass
 class Least(Problem):
-    """Least squares in the factors of a form. A factor to be found is in exactly one of its products, once."""
+    """Least squares in the factors of a form. A factor to be found is in exactly one of its products, once.
+
+    Attributes:
+        form: the form.
+        decomposed: the weight with its decompositions.
+    """
 
     form: Form
+    decomposed: Decomposed
+
+    def solve(self) -> None:
+        """Finds the factors: by decompositions if there is one term and it is a tree, else by least squares."""
+        trees, decomposed = trees_of(self.form, self.wanted), self.decomposed
+        if len(trees) == 1 and not self.settings.regularization:
+            self.arrays.update(decomposed.factors(trees[0]))
+            is_exact = self.has_ended(math.inf, math.sqrt(self.loss()[0]))
+            if trees[0].has_centre and len(trees[0].cuts) > 1 and not is_exact:
+                self.alternate()
+            elif not trees[0].has_centre and not is_exact:
+                self.rounds(self.limit(FEW if self.widest <= NARROW else 0))
+        else:
+            self.start()
+            for tree in trees if self.attempt == 0 else ():
+                # each term decomposes what the terms before it leave of the weight
+                self.arrays.update(decomposed.factors(tree))
+                decomposed = Decomposed(decomposed.weight - self.form.value(self.arrays, [tree.product]))
+            self.alternate()
+        self.balance()
 
     @functools.cached_property
     def terms(self) -> tuple[tuple[Product, tuple[Factor, ...]], ...]:

@@ -17,40 +17,44 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import backend_of
 from ..sizes import evaluate
-from .alternating import ROUNDS, Least
+from .alternating import Least
 from .forms import Form, form_of
 from .least_squares import OfGraph, Settings, split
 from .metrics import Metric, held, holders, remaining, times, weighed
-from .trees import Decomposed, tree_of, trees_of
+from .trees import Decomposed, tree_of
 
-__all__ = ["Approximation", "Target", "approximate", "errors", "in_library", "numbers", "solved"]
+__all__ = ["WEIGHT", "Approximation", "Misfit", "Target", "approximate", "numbers", "solved"]
+
+WEIGHT = "weight"
+"""The name of a weight that has none."""
 
 LARGE = 1 << 27
 """Float32 arrays with at least this many elements are fitted in float32, not in float64."""
-
-FEW, NARROW = 2, 512
-"""The limit of rounds for a train, whose decompositions are almost optimal.
-
-A train gets none if more unknowns than `NARROW` are solved for at once.
-"""
 
 WEIGHED = 80
 """The limit of rounds of L-BFGS where no factor holds a side of the metric."""
 
 
 @dataclass(frozen=True)
-class Approximation:
-    """Factors and their error.
+class Misfit:
+    """The errors of the factors that replace a weight.
 
     Attributes:
-        factors: name to array, of the target's library and element type.
-        error: ‖W − Ŵ‖ / ‖W‖.
-        output: the error weighed by the metric, if there is one: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖.
+        weight: ‖W − Ŵ‖ / ‖W‖.
+        output: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the given batches. None without batches, or if the graph does not simply
+            multiply the weight by other tensors.
     """
 
-    factors: Mapping[str, Any]
-    error: float
+    weight: float
     output: float | None = None
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Factors, name to array, of the library and element type of a weight, and their errors."""
+
+    factors: Mapping[str, Any]
+    misfit: Misfit
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +62,27 @@ class Target:
     """A weight to approximate, with its decompositions, which all forms and ranks share.
 
     Attributes:
-        weight: a NumPy array.
+        array: its values, an array of any library.
         metric: the metric that weighs its rows and columns, if there is one.
-        path: its name in progress reports.
+        path: its name.
+        dtype: the element type of the computation; chosen by the array if not given.
     """
 
-    weight: Any
+    array: Any
     metric: Metric | None = None
     path: str = ""
+    dtype: str | None = None
     _decomposed: dict[Any, Decomposed] = field(default_factory=dict)
+
+    @functools.cached_property
+    def weight(self) -> Any:
+        """Its values as a NumPy array."""
+        return numbers(self.array, self.path or WEIGHT, self.dtype)
+
+    def misfit(self, made: Any) -> Misfit:
+        """The errors of Ŵ."""
+        error = float(np.linalg.norm(self.weight - made)) / (float(np.linalg.norm(self.weight)) or 1.0)
+        return Misfit(error, None if self.metric is None else self.metric.relative(self.weight, made))
 
     def decomposed(self, form: Form, known: Sequence[str] = ()) -> Decomposed:
         """The weight with a dimension for each axis of a form, weighed on the sides that its factors hold."""
@@ -104,8 +120,6 @@ def approximate(
     known: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     metric: Metric | None = None,
-    path: str = "",
-    shared: Target | None = None,
 ) -> Approximation:
     """The factors with which a program approximates an array best: they minimize ‖W − Ŵ‖.
 
@@ -114,12 +128,10 @@ def approximate(
 
     Args:
         program: a graph whose one output is the weight, and whose parameters are the factors.
-        target: W, an array of any library, of the output's shape.
+        target: W, an array of any library, of the output's shape; or a `Target`, which has its own metric.
         known: the leaves of the program that keep their values.
         settings: the options; see `tensornet.fit`.
         metric: weights for the columns of W; the fit then minimizes ‖(W − Ŵ)·C^½‖.
-        path: the name of the weight in progress reports.
-        shared: the same weight, metric and name, with decompositions that other forms of it need too.
 
     Raises:
         EquationError: the program does not depend on a factor, or has no derivative.
@@ -130,20 +142,20 @@ def approximate(
         >>> import numpy as np, tensornet as tn
         >>> low = tn.layer("W[o,i] = A[o,r] * B[r,i]", r=1, o=3, i=2)
         >>> found = approximate(low, np.outer([1.0, 2.0, 3.0], [1.0, -1.0]))
-        >>> {name: array.shape for name, array in found.factors.items()}, round(found.error, 6)
+        >>> {name: array.shape for name, array in found.factors.items()}, round(found.misfit.weight, 6)
         ({'A': (3, 1), 'B': (1, 2)}, 0.0)
     """
     settings = settings or Settings()
-    if shared is None:
-        shared = Target(numbers(target, path or program.outputs[0], settings.dtype), metric, path)
-    found, (made,) = solved(program, [shared], known or {}, settings)
-    return Approximation(in_library(found, target), *errors(shared.weight, made, shared.metric))
+    if not isinstance(target, Target):
+        target = Target(target, metric, dtype=settings.dtype)
+    factors, (misfit,) = solved(program, [target], known or {}, settings)
+    return Approximation(factors, misfit)
 
 
 def solved(
     program: Graph, targets: Sequence[Target], known: Mapping[str, Any], settings: Settings
-) -> tuple[dict[str, Any], Sequence[Any]]:
-    """The factors of one weight, or of several that share factors, as NumPy arrays, and each Ŵ.
+) -> tuple[dict[str, Any], list[Misfit]]:
+    """The factors of one weight, or of several that share factors, and the errors of each weight.
 
     Args:
         program: a graph whose outputs are the weights.
@@ -161,26 +173,18 @@ def solved(
     counts = Counter(factor.name for product in form.products for factor in product.factors) if form else {}
     if form is None or any(counts.get(name) != 1 for name in shapes):
         arrays = given | {name: np.empty(shape, kind) for name, shape in shapes.items()}
-        problem = _by_graph(program, targets, arrays, tuple(shapes), settings)
-        return {name: problem.arrays[name] for name in shapes}, problem.made()
-    found, made = _by_form(form, targets[0], given, tuple(shapes), settings)
-    return {name: found[name].reshape(shape) for name, shape in shapes.items()}, [made]
-
-
-def in_library(found: Mapping[str, Any], like: Any) -> dict[str, Any]:
-    """Factors as arrays of the library, the device and, if it has floats, the element type of a weight."""
-    backend = backend_of(like)
+        found, made = _by_graph(program, targets, arrays, tuple(shapes), settings)
+    else:
+        found, whole = _by_form(form, targets[0], given, tuple(shapes), settings)
+        made = (whole,)
+    backend, like = backend_of(targets[0].array), targets[0].array
     dtype, device = backend.dtype(like), backend.device(like)
-    return {
-        name: backend.asarray(array, dtype if "float" in dtype else str(array.dtype), device)
-        for name, array in found.items()
+    wide = {name: found[name].reshape(shape) for name, shape in shapes.items()}
+    factors = {
+        name: backend.asarray(each, dtype if "float" in dtype else str(each.dtype), device)
+        for name, each in wide.items()
     }
-
-
-def errors(weight: Any, made: Any, metric: Metric | None) -> tuple[float, float | None]:
-    """‖W − Ŵ‖ / ‖W‖, and the same weighed by the metric, if there is one."""
-    output = None if metric is None else metric.relative(weight, made)
-    return float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output
+    return factors, [target.misfit(each) for target, each in zip(targets, made, strict=True)]
 
 
 def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
@@ -239,10 +243,10 @@ def _by_form(
     constant = constant.astype(target.weight.dtype).reshape(target.weight.shape)
     if fixed:
         form = replace(form, products=tuple(each for each in form.products if each not in fixed))
-        target = Target(target.weight - constant, target.metric, target.path)
+        target = replace(target, array=target.weight - constant, dtype=str(constant.dtype), _decomposed={})
     decomposed = target.decomposed(form, tuple(arrays))
-    least = Least(decomposed.weight, arrays, wanted, settings, target.path, form)
-    least.best(functools.partial(_solve, least, decomposed))
+    least = Least(decomposed.weight, arrays, wanted, settings, target.path, form, decomposed)
+    least.best()
     if decomposed.rest:
         least.weigh(lambda gap: times(gap, *((side.dims, side.moments) for side in decomposed.rest)))
         least.descend(least.limit(WEIGHED))
@@ -255,26 +259,6 @@ def _by_form(
     return least.arrays, made.reshape(target.weight.shape) + constant
 
 
-def _solve(least: Least, decomposed: Decomposed) -> None:
-    """The factors of the terms: by decompositions if there is one term and it is a tree, else by least squares."""
-    trees = trees_of(least.form, least.wanted)
-    if len(trees) == 1 and not least.settings.regularization:
-        least.arrays.update(decomposed.factors(trees[0]))
-        is_exact = least.has_ended(math.inf, math.sqrt(least.loss()[0]))
-        if trees[0].has_centre and len(trees[0].cuts) > 1 and not is_exact:
-            least.alternate()
-        elif not trees[0].has_centre and not is_exact:
-            least.rounds(least.limit(FEW if least.widest <= NARROW else 0))
-    else:
-        least.start()
-        for tree in trees if least.attempt == 0 else ():
-            # each term decomposes what the terms before it leave of the weight
-            least.arrays.update(decomposed.factors(tree))
-            decomposed = Decomposed(decomposed.weight - least.form.value(least.arrays, [tree.product]))
-        least.alternate()
-    least.balance()
-
-
 # ---------------------------------------------------------------------------- general programs
 
 
@@ -284,11 +268,9 @@ def _by_graph(
     arrays: dict[str, Any],
     wanted: tuple[str, ...],
     settings: Settings,
-) -> OfGraph:
-    """The solved problem of a program that is no sum of products, or of weights that share factors."""
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The factors of a program that is no sum of products, or of weights that share factors, and each Ŵ."""
     shapes = [each.weight.shape for each in targets]
-    whole = np.concatenate([each.weight for each in targets], axis=None)
-    problem = OfGraph(whole, arrays, wanted, settings, targets[0].path, program, shapes)
 
     def turned(gap: Any) -> Any:
         """G·gap·C of each weight, with the scale of both: weights count by what they are multiplied by."""
@@ -298,13 +280,8 @@ def _by_graph(
             found.append(times(part, *((side.dims, side.mean * side.damped) for side in sides)))
         return np.concatenate(found, axis=None)
 
-    def start() -> None:
-        problem.weigh(lambda gap: gap)
-        problem.start()
-        problem.descend(problem.limit(ROUNDS))
-        if any(each.metric is not None for each in targets):
-            problem.weigh(turned)
-            problem.descend(problem.limit(ROUNDS))
-
-    problem.best(start)
-    return problem
+    weight = np.concatenate([each.weight for each in targets], axis=None)
+    metric = turned if any(each.metric is not None for each in targets) else None
+    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, shapes, metric)
+    problem.best()
+    return problem.arrays, problem.made()

@@ -26,13 +26,17 @@ from ..protocol import load_backend
 from ..runtime.executable import Executable
 from ..weights.substitution import computing
 
-__all__ = ["EXACT", "OfGraph", "Problem", "Progress", "Settings", "split"]
+__all__ = ["EXACT", "ROUNDS", "OfGraph", "Problem", "Progress", "Settings", "split"]
 
 STEPS = 40
 """The steps of L-BFGS in one round."""
 
 EXACT = 1e-7
 """A relative error that counts as zero: sums of squares resolve little below it."""
+
+
+ROUNDS = 200
+"""The default limit of rounds."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,16 @@ class Problem(ABC):
         turned = self.turned(gap)
         return (max(float(np.vdot(gap, turned)), 0.0) + self.ridge()) / self.square, turned
 
-    def best(self, start: Callable[[], None]) -> None:
+    @abstractmethod
+    def solve(self) -> None:
+        """Finds the factors from one start."""
+
+    def best(self) -> None:
         """The factors with the least error of several starts."""
         found = list[tuple[float, int, dict[str, Any]]]()
         for attempt in range(self.settings.restarts):
             self.attempt, self.done = attempt, 0
-            start()
+            self.solve()
             found.append((math.sqrt(self.loss()[0]), attempt, dict(self.arrays)))
             if found[-1][0] < EXACT:
                 break
@@ -203,10 +211,21 @@ class OfGraph(Problem):
     Attributes:
         graph: the graph.
         shapes: the shapes of the weights. `weight` has all their elements.
+        metric: the symmetric linear map of the metric, if there is one.
     """
 
     graph: Graph
     shapes: Sequence[tuple[int, ...]]
+    metric: Callable[[Any], Any] | None
+
+    def solve(self) -> None:
+        """Finds the factors from a random start, and then in the metric."""
+        self.weigh(lambda gap: gap)
+        self.start()
+        self.descend(self.limit(ROUNDS))
+        if self.metric is not None:
+            self.weigh(self.metric)
+            self.descend(self.limit(ROUNDS))
 
     @functools.cached_property
     def _runs(self) -> tuple[Executable, Executable]:

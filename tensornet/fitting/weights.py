@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EquationError, ShapeError
@@ -17,28 +16,11 @@ from ..runtime.arguments import wrong_names
 from ..sizes import evaluate
 from ..weights.substitution import Replacement, computing, replaced
 from .activations import metrics, others_of, products_with
-from .approximating import Target, approximate, errors, in_library, numbers, solved
+from .approximating import WEIGHT, Misfit, Target, approximate, numbers, solved
 from .least_squares import Progress, Settings
 from .metrics import DAMPING
 
-__all__ = ["Misfit", "fit", "nearest"]
-
-WEIGHT = "weight"
-"""The name of the weight that a layer computes implicitly."""
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """The errors of the factors that replace a weight.
-
-    Attributes:
-        weight: ‖W − Ŵ‖ / ‖W‖.
-        output: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the given batches. None without batches, or if the graph does not simply
-            multiply the weight by other tensors.
-    """
-
-    weight: float
-    output: float | None = None
+__all__ = ["fit", "nearest"]
 
 
 def fit(
@@ -121,14 +103,11 @@ def fit(
         program = computing(substituted.flat, *(each.path for each in group))
         known = {leaf.name: params[leaf.name] for leaf in program.parameters if leaf.name in params}
         known |= {each.kept: params[each.path] for each in group if each.kept is not None}
-        targets = [
-            Target(numbers(params[each.path], each.path, dtype), weighed.get(each.path), each.path)
-            for each in group
-        ]
-        factors, wholes = solved(program, targets, known, settings)
-        made |= known | in_library(factors, params[group[0].path])
-        for target, whole in zip(targets, wholes, strict=True):
-            lost[target.path] = Misfit(*errors(target.weight, whole, target.metric))
+        own = [each.path for each in group]
+        targets = [Target(params[path], weighed.get(path), path, dtype) for path in own]
+        factors, misfits = solved(program, targets, known, settings)
+        made |= known | factors
+        lost |= dict(zip(own, misfits, strict=True))
     return _all_of(substituted, made), {path: lost[path] for path in paths}
 
 
@@ -223,7 +202,7 @@ def _error(graph: Graph, name: str | None, array: Any) -> float:
         raise EquationError(f"the graph has no weight '{name}'", fix=f"its parameters are {names}")
     program = _multiplying(flat) if name is None else computing(flat, name)
     shape = map(dim_size, program.named[program.outputs[0]])
-    return approximate(program, _reshaped(array, shape, program, name or WEIGHT)).error
+    return approximate(program, _reshaped(array, shape, program, name or WEIGHT)).misfit.weight
 
 
 def _reshaped(array: Any, sizes: Iterable[Any], graph: Graph, name: str) -> Any:

@@ -14,7 +14,7 @@ from tensornet.compression.allocating import Allotted
 from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import included
 from tensornet.compression.levels import any_rank
-from tensornet.fitting.weights import Misfit
+from tensornet.fitting.approximating import Misfit
 from tensornet.weights.factorizations import form_named
 
 from .libraries import library
