@@ -98,7 +98,7 @@ class Compressed:
             bits = {name: bits[name] for name in codes}
             text = unfrozen(self.model, [*codes]).to_json()
             return write_arrays(place, {**(self.params or {}), **codes}, {**metadata, "graph": text}, bits)
-        with _anew(place) as half:
+        with _new_file(place) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
@@ -115,7 +115,7 @@ def _widths(row: Allotted) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def _anew(path: Path) -> Iterator[Path]:
+def _new_file(path: Path) -> Iterator[Path]:
     """A new safetensors file, written atomically.
 
     Raises:
@@ -146,7 +146,7 @@ def write_arrays(
     found = {name: backend_of(array).numpy(array) for name, array in arrays.items()}
     packed = {name: [each, found[name].shape] for name, each in (bits or {}).items()}
     found |= {name: pack(found[name], each) for name, (each, _) in packed.items()}
-    with _anew(path) as half:
+    with _new_file(path) as half:
         save_file(found, half, {**texts, PACKED: json.dumps(packed)} if packed else {**texts})
     return path
 
@@ -232,7 +232,7 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
     names = {leaf.name for leaf in graph.parameters}
     if set(arrays) != names:
         odd = ", ".join(sorted(set(arrays) ^ names)[:4])
-        fix = "give the names that the tensors have" if told else "write it anew"
+        fix = "give the names that the tensors have" if told else "write it again"
         raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix=fix)
     return graph, arrays
 
@@ -284,7 +284,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise EquationError(f"there is no file {path}", fix="give one that is there") from None
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        fix = PICKLED if _is_pickled(path) else "write it anew"
+        fix = PICKLED if _is_pickled(path) else "write it again"
         raise EquationError(f"{path} is no safetensors file: {error}", fix=fix) from None
 
 
@@ -343,9 +343,9 @@ def _class_of(config: Path, transformers: Any) -> Any:
         name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["AutoModel"])[0]
         kind = getattr(transformers, name, None)
     except (OSError, ValueError) as error:
-        raise EquationError(f"{config} is no JSON: {error}", fix="write it anew") from None
+        raise EquationError(f"{config} is no JSON: {error}", fix="write it again") from None
     except (AttributeError, LookupError, TypeError):
-        fix = 'write it anew, with "architectures": ["BertModel"] or the like'
+        fix = 'write it again, with "architectures": ["BertModel"] or the like'
         raise EquationError(f"{config} names no class", fix=fix) from None
     if not hasattr(kind, "from_pretrained"):
         raise EquationError(f"transformers has no '{name}'", fix="install the version that wrote it")

@@ -74,7 +74,7 @@ def allocate(
     progress: Telling | None = None,
     **sizes: int,
 ) -> Allocation:
-    """Spreads one budget over the weights of a network: which become factors, of which form, at which ranks.
+    """Spreads one budget over the weights of a network: which become factors, in what form, at what ranks.
 
     Each weight W has levels Ŵ, one for each form and rank. A level has a cost, and an error e = ‖W − Ŵ‖/‖W‖. Weights
     step down their levels in the order of added e² per saved cost, until the budget is met. A weight from which no

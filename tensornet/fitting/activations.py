@@ -133,7 +133,7 @@ def sites(graph: Graph, path: str) -> tuple[Site, ...] | None:
 
 
 def products_with(graph: Graph, name: str) -> Iterator[tuple[Equation, Contraction, Ref]]:
-    """The contractions of which a tensor is one operand: the equation, the contraction and the operand."""
+    """The contractions that have a tensor as one operand: the equation, the contraction and the operand."""
     for line in graph.own:
         for part in line.parts:
             if isinstance(part, Contraction):

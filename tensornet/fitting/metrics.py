@@ -46,7 +46,7 @@ class Metric:
     def __post_init__(self) -> None:
         if not np.isfinite(self.moments).all():
             what = "what a weight is multiplied by in these batches is not finite"
-            raise DtypeError(what, fix="give batches of which the network makes finite numbers")
+            raise DtypeError(what, fix="give batches for which the network computes finite numbers")
 
     @property
     def sides(self) -> tuple[Metric, ...]:

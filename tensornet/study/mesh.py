@@ -130,7 +130,7 @@ def divided(shard: Any) -> dict[str, Any]:
 
 
 def whole(x: Any) -> Any:
-    """The whole of a tensor of which each process holds a part."""
+    """A tensor as a whole, if each process holds a part of it."""
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 

@@ -102,7 +102,7 @@ def _summary(name: str, group: Any) -> dict[str, Any]:
 def table(task: Task, results: Results, costs: Costs | None = None) -> str:
     """The results as a table for the terminal; for several seeds, mean ± standard deviation and their number.
 
-    If rows are compressed, their accuracy before fine-tuning stands beside it.
+    If rows are compressed, their accuracy before fine-tuning is shown too.
     """
     runs = runs_of(results, costs or {})
     lines = library("pandas").DataFrame(_results(task, runs, asdict(task.recipe)))

@@ -18,7 +18,7 @@ __all__ = ["TEXT", "load_texts", "text"]
 
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
-"""The number of most frequent words, each of which gets a vector."""
+"""The number of most frequent words that get a vector each."""
 
 LENGTH = 256
 """The number of words that are read of a text; the rest is cut."""
