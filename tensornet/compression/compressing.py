@@ -12,8 +12,7 @@ import numpy as np
 
 from ..codegen.program import planned
 from ..errors import EquationError
-from ..fitting.activations import batches_of, metrics, sites
-from ..fitting.metrics import DAMPING, Metric
+from ..fitting.metrics import DAMPING, Metric, batches_of, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph

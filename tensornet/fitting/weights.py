@@ -15,10 +15,9 @@ from ..language.expression import axes_of_index, contraction, free_axes, product
 from ..runtime.arguments import wrong_names
 from ..sizes import evaluate
 from ..weights.substitution import Replacement, computing, replaced
-from .activations import metrics, others_of, products_with
 from .approximating import WEIGHT, Misfit, Target, approximate, numbers, solved
 from .least_squares import Progress, Settings
-from .metrics import DAMPING
+from .metrics import DAMPING, metrics, others_of, products_with
 
 __all__ = ["fit", "nearest"]
 

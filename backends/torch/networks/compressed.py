@@ -18,7 +18,7 @@ from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import Factors, best, held_out, included, lost_by
 from tensornet.compression.levels import Candidate, alone, cost_of
 from tensornet.errors import EquationError, ShapeError
-from tensornet.fitting.activations import no_batches
+from tensornet.fitting.metrics import no_batches
 from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank

@@ -14,7 +14,7 @@ import torch
 from tensornet.compression.compressing import held_out
 from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.files import whole
-from tensornet.fitting.activations import no_batches
+from tensornet.fitting.metrics import no_batches
 
 from .rounded import Rounded
 from .running import batches_in, evaluating, results
