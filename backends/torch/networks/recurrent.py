@@ -136,7 +136,7 @@ class Recurrence(_Opened):
             if watched:
                 return self._looped(input, hx)
             draws = self.training and self.base.dropout  # which measuring would do more than once
-            if not (draws or torch.is_grad_enabled() or is_traced() or not input.numel()):
+            if not (draws or _is_mixed(input) or torch.is_grad_enabled() or is_traced() or not input.numel()):
                 return self._measured(input, hx)
         return self._fused(input, hx)
 
@@ -192,8 +192,9 @@ class Recurrence(_Opened):
 
     def _flat(self) -> _Flat:
         """What calls multiply by. Without gradients it is made once, and again when a factor changed."""
-        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        key = None if is_new else state_of(_tensors(self))
+        tensors = _tensors(self)
+        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_mixed(tensors[0])
+        key = None if is_new else state_of(tensors)
         if key is not None and self._whole is not None and self._whole[0] == key:
             return self._whole[1]  # type: ignore[no-any-return]
         pair = None if self.base.bidirectional else _factors(next(self.pairs())[0])
@@ -258,6 +259,11 @@ def _clocked(ways: Sequence[Callable[[], Any]]) -> list[float]:
                 torch.cuda.synchronize(made.device)
             times.append(time.perf_counter() - start)
     return [min(each[1:]) for each in found]
+
+
+def _is_mixed(tensor: torch.Tensor) -> bool:
+    """Whether autocast chooses the types of products, so that no loop writes in place and no weight is kept."""
+    return torch.is_autocast_enabled(tensor.device.type)
 
 
 def _is_product(layer: Any) -> bool:
