@@ -68,4 +68,4 @@ Version = typer.Option("--version", callback=_version, is_eager=True, help="Prin
 
 @app.callback()
 def _options(version: Annotated[bool, Version] = False) -> None:
-    pass
+    """The options of `tensornet` itself."""

@@ -199,14 +199,10 @@ def _log_axis(axes: Any, values: Any, unit: str) -> None:
     """Sets a logarithmic x axis around these values, with few tick labels: 500, 1 k, 20 M; and a place for 0."""
     ticker, positive = library("matplotlib.ticker"), values[values > 0]
     least, most = (positive.min() / 1.7, positive.max() * 2.2) if len(positive) else (0.5, 2.0)
-    subs = (1, 2, 5) if most < 100 * least else (1,)
-    locator = ticker.LogLocator(subs=subs)
-    if len(positive) < len(values):
-        axes.set_xscale("symlog", linthresh=least, linscale=0.2)
-        locator = ticker.SymmetricalLogLocator(axes.xaxis.get_transform(), subs)
-    else:
-        axes.set_xscale("log")
+    axes.set_xscale("symlog", linthresh=least, linscale=0.2)  # logarithmic from the least value on
     axes.set_xlim(-0.3 * least if len(positive) < len(values) else least, most)
+    subs = (1, 2, 5) if most < 100 * least else (1,)
+    locator = ticker.SymmetricalLogLocator(axes.xaxis.get_transform(), subs)
     axes.xaxis.set(major_locator=locator, minor_locator=ticker.NullLocator())
     axes.xaxis.set_major_formatter(ticker.EngFormatter(unit))
 
