@@ -50,7 +50,6 @@ def compress(
     import tensornet as tn
 
     from ..compression.compressed import read_checkpoint, read_folder
-    from ..compression.compressing import compress as compressed
 
     if equations is not None and checkpoint.is_dir():
         raise EquationError(f"{checkpoint} is a folder", fix="--equations are for a file of tensors")
@@ -58,22 +57,20 @@ def compress(
     named = checkpoint if checkpoint.name.strip(".") else checkpoint.resolve()
     target = out or named.with_name(f"{named.name.removesuffix('.safetensors')}.small.safetensors")
     given = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
-    budgets: dict[str, Any] = {
-        name: int(value) if value is not None and value > 1 and value.is_integer() else value
-        for name, value in given.items()
-    }
+    counts = {name: int(each) for name, each in given.items() if each and each > 1 and each.is_integer()}
+    budgets: dict[str, Any] = given | counts
     check_writable(target)
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("weights", total=None)
-        found = compressed(
+        found = tn.compress(
             *network,
             **budgets,
             method=tuple(method) if method else None,
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
             progress=lambda path, done, of: bar.update(task, completed=done, total=of, description=path),
-            **sizes_of(size, compressed),
+            **sizes_of(size, tn.compress),
         )
     found.save(target)
     told = {"file": str(target), **json.loads(found.allocation.to_json())}

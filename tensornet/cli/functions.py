@@ -41,26 +41,17 @@ def functions(
         return
     rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
     if name:
-        _tell_function(_named(name, rows), as_json)
+        found = next((row for row in rows if name in (row.name, row.infix)), None)
+        if found is None:
+            fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
+            raise EquationError(f"'{name}' is not a function", fix=fix)
+        _tell_function(found, as_json)
         return
     table = Table("function", "form", "formula")
     for row in rows:
         table.add_row(row.name, row.form, row.formula)
     more = "besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own"
     answer(as_json, [reference.document(row) for row in rows], table, more)
-
-
-def _named(name: str, rows: list[Function]) -> Function:
-    """The function with a given name or infix operator.
-
-    Raises:
-        EquationError: there is none.
-    """
-    found = next((row for row in rows if name in (row.name, row.infix)), None)
-    if found is None:
-        fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
-        raise EquationError(f"'{name}' is not a function", fix=fix)
-    return found
 
 
 def _tell_function(row: Function, as_json: bool) -> None:

@@ -169,7 +169,10 @@ def _changed(base: Task, path: str, document: Mapping[str, Any]) -> Task:
         labels={**base.labels, **labels},
         controls=controls or base.controls & entries.keys(),
         kinds=base.kinds if own else ("controls", "rows"),
-        places={name: f"{path}: {each.key}" for name, each in entries.items()},
+        places={
+            name: f"{path}: {each.place}{'.settings' * ('model' in each.table)}"
+            for name, each in entries.items()
+        },
         published=(),
     )
 
@@ -213,11 +216,6 @@ class _Entry:
     place: str
     row: Any
     table: Mapping[str, Any]
-
-    @property
-    def key(self) -> str:
-        """The key that an error about the row names: its settings if it has a model, else the row itself."""
-        return f"{self.place}.settings" if "model" in self.table else self.place
 
 
 def _entries(base: Task, document: Mapping[str, Any]) -> Iterator[_Entry]:

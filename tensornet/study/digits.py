@@ -137,9 +137,10 @@ def load_digits(seed: int, data: Data = None) -> Examples:
         TensornetError: `data` is given, as the digits come with scikit-learn.
     """
     if data is not None:
-        own = "your own arrays: a file .npz with x_train, y_train, x_test and y_test"
-        told = f"the digits come with scikit-learn, not from {data}"
-        raise TensornetError(told, fix=f"leave --data out, or give {own}")
+        fix = (
+            "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
+        )
+        raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
     where, called = "the digits of scikit-learn", "Handwritten digits"
     return examples_of(where, split_digits(seed), called=called, known=True)
 

@@ -213,7 +213,11 @@ class Processes:
         """A pool; its processes are terminated if the block raises an error."""
         others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.number, mp_context=spawn, initializer=_leave_interrupts_to_the_parent)
+        ignored = (
+            signal.SIGINT,
+            signal.SIG_IGN,
+        )  # a terminal sends Ctrl-C to all; the parent ends the others
+        pool = ProcessPoolExecutor(self.number, spawn, signal.signal, ignored)
         try:
             yield pool
         except BaseException:
@@ -222,11 +226,6 @@ class Processes:
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    """Ignores Ctrl-C, which a terminal sends to all processes; the parent ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import BackendError
 
-__all__ = ["check_libraries", "frozen", "library", "toml", "versions"]
+__all__ = ["NEEDED", "frozen", "library", "toml", "versions"]
 
 NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "pandas", "jinja2", "markdown_it")
 """The names to import; all are needed for every study."""
@@ -45,16 +45,6 @@ def frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: frozen(each) for name, each in value.items()}
     return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-
-def check_libraries() -> None:
-    """Imports all libraries that the study needs, so that none is missing after minutes of training.
-
-    Raises:
-        BackendError: one is not installed.
-    """
-    for name in NEEDED:
-        library(name)
 
 
 def versions() -> dict[str, str]:

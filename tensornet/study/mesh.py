@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,15 +26,8 @@ PATIENCE = timedelta(days=7)
 """How long processes wait for the first, which compresses, measures and writes alone."""
 
 
-@dataclass(frozen=True)
-class _Processes:
-    """The processes of a mesh, and the group by which the first tells the others what it found."""
-
-    devices: Any
-    group: Any
-
-
-_PROCESSES: ContextVar[_Processes | None] = ContextVar("processes", default=None)
+_PROCESSES: ContextVar[tuple[Any, Any] | None] = ContextVar("processes", default=None)
+"""The device mesh, and the group of processes by which the first sends the others what it found."""
 
 
 def own_device(device: str | None) -> str | None:
@@ -90,7 +82,7 @@ def _started(mesh: Mapping[str, int], kind: str) -> Iterator[None]:
         devices = library("torch.distributed.device_mesh").init_device_mesh
         made = devices(kind, tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         group = distributed.new_group(backend="gloo", timeout=PATIENCE)
-        ended.callback(_PROCESSES.reset, _PROCESSES.set(_Processes(made, group)))
+        ended.callback(_PROCESSES.reset, _PROCESSES.set((made, group)))
         ended.enter_context(warnings.catch_warnings())  # the last batch of an epoch
         warnings.filterwarnings("ignore", ".*do not divide: each takes all", TensornetWarning)
         yield
@@ -111,7 +103,7 @@ def first(function: Callable[..., Result], *arguments: Any) -> Result:
             found = [error]
     if processes is not None:
         try:
-            library("torch.distributed").broadcast_object_list(found, 0, processes.group)
+            library("torch.distributed").broadcast_object_list(found, 0, processes[1])
         except RuntimeError:
             if not isinstance(found[0], TensornetError):  # such an error ended the others
                 raise
@@ -126,7 +118,7 @@ def first(function: Callable[..., Result], *arguments: Any) -> Result:
 def divided(shard: Any) -> dict[str, Any]:
     """The options by which a module is divided on the mesh."""
     processes = _PROCESSES.get()
-    return {} if processes is None else {"mesh": processes.devices, "shard": shard}
+    return {} if processes is None else {"mesh": processes[0], "shard": shard}
 
 
 def whole(x: Any) -> Any:

@@ -94,9 +94,8 @@ def _filled(template: str, **values: Any) -> str:
 
 def _summary(name: str, group: Any) -> dict[str, Any]:
     """The means and standard deviations over the seeds."""
-    spread = group[list(SHARES)].agg(["mean", "std"]).fillna(0.0)
-    shares = {share: {"mean": spread[share]["mean"], "deviation": spread[share]["std"]} for share in SHARES}
-    return {"name": name, "seeds": group.seed.tolist(), **shares}
+    shares = group[list(SHARES)].agg(["mean", "std"]).fillna(0.0).rename({"std": "deviation"})
+    return {"name": name, "seeds": group.seed.tolist(), **shares.to_dict()}
 
 
 def table(task: Task, results: Results, costs: Costs | None = None) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tensornet as tn
 from tensornet.codec import Text, document
 
 from .libraries import library
 from .task import Recipe
-
-if TYPE_CHECKING:
-    import tensornet as tn
 
 __all__ = ["Appraisal", "COLUMNS", "CompressedWeight", "Compression", "Epoch"]
 __all__ += ["pareto_front", "RunResult", "runs_of", "SHARES", "told", "Trained"]

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import tensornet as tn
 from tensornet.codec import Part, read, write
@@ -23,16 +26,13 @@ from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located
 from .jobs import Job, Run, Workers, appraisals, on_workers, settings_of, train_job, train_on_worker
-from .libraries import check_libraries, versions
+from .libraries import NEEDED, library, versions
 from .mesh import first, own_device, together
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
 from .store import RunStore
 from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .training import Hardware
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["results_folder", "run_study"]
 
@@ -101,8 +101,6 @@ def run_study(
         TensornetError: a row is unknown, a number is out of range, the folder cannot be written.
         KeyboardInterrupt: after the message that says how to resume.
     """
-    from rich.console import Console
-
     subject = Subject.of(task, data)
     changes = dict(recipe or {}) | ({} if epochs is None else {"epochs": epochs})
     runs = _runs(subject, rows, optimizers, changes)
@@ -110,7 +108,8 @@ def run_study(
         raise TensornetError("seed and seeds are both given", fix="give one of them")
     given = seeds if seed is None else [seed]
     chosen = subject.seeds if given is None else checked_seeds(given)
-    check_libraries()
+    for name in NEEDED:  # none is missing after minutes of training
+        library(name)
     forget_examples()
     threads = subject.task.threads if threads is None else threads
     if mesh is not None and workers is not None:
@@ -205,17 +204,12 @@ class _Study:
     console: Console
     workers: Workers | None
 
-    @property
-    def store(self) -> RunStore:
-        """The runs in the folder."""
-        return RunStore(self.folder, self._say)
-
     def all(self, runs: Sequence[Run], measure: bool) -> list[RunResult]:
         """Checks, trains and writes these runs."""
         self.check(runs)
         check_writable(self.folder / "runs" / "run")
         results = self.run(runs)
-        self.write(measure)
+        self.write(results, measure)
         return results
 
     def check(self, runs: Sequence[Run]) -> None:
@@ -238,7 +232,9 @@ class _Study:
 
     def environment(self) -> dict[str, Any]:
         """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
-        subject, data = self.subject, self.subject.data
+        subject, data, hardware = self.subject, self.subject.data, self.hardware
+        axes = ",".join(f"{name}={size}" for name, size in hardware.mesh.items())
+        division = {"mesh": axes, "shard": hardware.shard, "threads": hardware.threads} if axes else {}
         place = {"returned by": name_of(data)} if callable(data) else data
         return {
             "task": subject.path or subject.name,
@@ -247,16 +243,10 @@ class _Study:
             "recipe": asdict(subject.task.recipe.changed(self.changes)),
             "changes": dict(self.changes),
             "data": {"place": place, **subject.examples(self.seeds[0]).described()},
-            "hardware": {**self.hardware.described(), **self._division()},
-            "machine": self.hardware.machine,
+            "hardware": {**hardware.described(), **division},
+            "machine": hardware.machine,
             "versions": versions(),
         }
-
-    def _division(self) -> dict[str, Any]:
-        """How the processes of a mesh divide each run, for readers."""
-        hardware = self.hardware
-        axes = ",".join(f"{name}={size}" for name, size in hardware.mesh.items())
-        return {"mesh": axes, "shard": hardware.shard, "threads": hardware.threads} if axes else {}
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
         """A job for each run and seed; jobs of one seed come together, as they share examples.
@@ -283,11 +273,12 @@ class _Study:
             raise
         return self._in_order(runs, done.values())
 
-    def write(self, measure: bool) -> None:
-        """Writes the results of all runs that the folder holds, and shows them."""
+    def write(self, results: Sequence[RunResult], measure: bool) -> None:
+        """Writes these results, and those of other runs that the folder holds, and shows them."""
         others = _runs(self.subject, None, tuple(OPTIMIZERS), self.changes)
-        found = [each for job in self.jobs(others) if (each := self._finished(job)) is not None]
-        results = self._in_order(others, found)
+        known = {(result.name, result.seed): result for result in results}
+        found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
+        results = self._in_order(others, filter(None, found))
         costs = self._costs(others, results) if measure else {}
         task = self.subject.task.of(self.subject.examples(self.seeds[0]))
         write_outputs(self.folder, task, results, self.environment(), costs)
@@ -323,7 +314,7 @@ class _Study:
         return name if len(self.seeds) == 1 else f"{name} (seed {job.seed})"
 
     def _finished(self, job: Job) -> RunResult | None:
-        return self.store.load(job.run.name, job.settings)
+        return RunStore(self.folder, self._say).load(job.run.name, job.settings)
 
     def _train(self, jobs: Sequence[Job], done: dict[str, RunResult]) -> None:
         """Trains these runs here or on workers; each is kept, on disk and in `done`, as soon as it is finished."""
@@ -359,8 +350,6 @@ class _Study:
 @contextmanager
 def _shown(console: Console, runs: int) -> Iterator[tuple[Callable[..., None], Callable[[], None]]]:
     """A bar over runs, and one over the steps of the run that this process trains: how each is advanced."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         of_runs, of_steps = bars.add_task("runs", total=runs), bars.add_task("", visible=False)

@@ -96,12 +96,6 @@ def write_whole(path: Path, content: bytes) -> None:
             path.rename(path.with_name(f"{path.name}.damaged"))
 
 
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A text that changes if any setting changes, or the format in which a run is kept."""
-    document = {"format": FORMAT, **settings}
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-
-
 @dataclass(frozen=True)
 class RunFile:
     """A file of a run: tensors and texts, with the fingerprint of the settings of the run.
@@ -155,8 +149,9 @@ class RunStore:
     say: Callable[[str], None] = lambda text: None
 
     def file(self, name: str, settings: Mapping[str, Any], end: str = "safetensors") -> RunFile:
-        """The file of a finished run, or by its suffix its "checkpoint"."""
-        key = fingerprint(settings)
+        """The file of a finished run, or by its suffix its "checkpoint"; other settings or formats have other files."""
+        document = json.dumps({"format": FORMAT, **settings}, sort_keys=True)
+        key = hashlib.sha256(document.encode()).hexdigest()[:16]
         path = self.folder / "runs" / f"{name}.seed{settings['seed']}.{key[:8]}.{end}"
         return RunFile(path, key, self.say)
 

@@ -9,14 +9,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text as Shown
 
 from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
 from ..errors import BackendError, TensornetError, near
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
 
 __all__ = ["COLUMNS", "Column", "Row", "Sweep", "plain"]
 
@@ -237,21 +239,17 @@ class Sweep:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """The table, split into several below one another if it is too wide."""
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-        from rich.text import Text
-
-        yield Text(self.title)
+        yield Shown(self.title)
         for columns in self._fitting(options.max_width):
-            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             table.add_column(no_wrap=True)
             for heading, *_ in columns:
                 table.add_column(heading, justify="right", no_wrap=True)
             names = (printable(row.name) for row in self.rows)
             for cells in zip(names, *(column[1:] for column in columns), strict=True):
-                table.add_row(*map(Text, cells))
+                table.add_row(*map(Shown, cells))
             yield table
-        yield from (Text(printable(remark)) for remark in self.remarks)
+        yield from (Shown(printable(remark)) for remark in self.remarks)
 
     def _fitting(self, width: int) -> Iterator[list[list[str]]]:
         """The columns of text in lists that fit next to the names; each has at least one cost."""
@@ -266,8 +264,6 @@ class Sweep:
         yield columns
 
     def __str__(self) -> str:
-        from rich.console import Console
-
         lines = io.StringIO()
         Console(file=lines, width=WIDE, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
