@@ -393,3 +393,60 @@ def test_the_lines_of_a_block_say_the_order_of_its_leaves() -> None:
     (block,) = (call.graph for call in graph.calls)
     assert [leaf.name for leaf in block.leaves] == ["x", "W", "w"]
     assert tn.layer(str(graph)) == graph
+
+
+NESTED = """
+    x[b,i]: input
+    def double(x):
+        y[b,i] = 2 * W[i] * x[b,i]
+    def four(x):
+        x[b,i]: input
+        u = double(x, scope='a')
+        z = double(u, scope='b')
+    def cell(x, h):
+        x[b]: input
+        h[b]: input
+        z[b] = x[b] + 0.5 * h[b]
+    def recurrent(x):
+        x[b,i]: input
+        u = four(x, scope='in')
+        h[b,i] = cell(u[b,i], h[b,i-1])
+    v = recurrent(x, scope='one')
+    w = double(v, scope='two')
+"""
+
+
+def test_a_block_calls_blocks_that_are_defined_before_it() -> None:
+    graph = tn.layer(NESTED)
+    assert [leaf.name for leaf in graph.parameters] == ["one.in.a.W", "one.in.b.W", "two.W"]
+    x = np.random.default_rng(3).normal(size=(2, 5))
+    weights = {leaf.name: np.random.default_rng(4).normal(size=5) for leaf in graph.parameters}
+    state, wanted = np.zeros(2), []
+    for now in (4 * x * weights["one.in.a.W"] * weights["one.in.b.W"]).T:
+        state = now + 0.5 * state
+        wanted.append(state)
+    wanted_there = 2 * weights["two.W"] * np.array(wanted).T
+    np.testing.assert_allclose(tn.compile(graph)(weights, x), wanted_there)
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
+
+
+def test_a_block_s_own_definition_comes_before_one_around_it() -> None:
+    text = """
+        def scaled(x):
+            y[b] = 2 * x[b]
+        def other(x):
+            x[b]: input
+            def scaled(x):
+                y[b] = 3 * x[b]
+            z = scaled(x)
+        u = other(x)
+        v = scaled(u)
+    """
+    assert tn.compile(tn.layer(text, inputs="x[b]"))({}, np.ones(1)) == [6.0]
+
+
+def test_the_lines_of_a_graph_say_what_its_calls_compute() -> None:
+    graph = tn.layer(NESTED)
+    assert graph.lines()[:2] == ["def one(x):", "    def block(x):"]
+    assert "\n".join(graph.lines()) == str(graph).replace("x[b,i]: input\nv = one", "v = one")
+    assert graph.body_lines() == ["v = one(x, scope='one')", "w = two(v, scope='two')"]

@@ -234,7 +234,7 @@ class TensorModule(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """The equations, and the calls of blocks."""
-        lines = self.graph.lines()
+        lines = self.graph.body_lines()
         return "\n".join(lines if len(lines) <= 12 else [*lines[:11], f"… {len(lines) - 11} more"])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -108,7 +108,7 @@ def _function(context: CodegenContext, name: str) -> str:
     body.append(f"return {', '.join(_result(context, each) for each in plan.results)}")
     given = [*(context.names[leaf.name] for leaf in context.leaves), *context.blocks.values()]
     given += ["*", "training=False"] if has_dropout(graph) else []
-    equations = [remark(each) for each in graph.lines() or map(str, context.leaves)]
+    equations = [remark(each) for each in graph.body_lines() or map(str, context.leaves)]
     docstring = [f'"""{equations[0]}"""'] if len(equations) == 1 else ['"""', *equations, '"""']
     before = [*_leading(context), *_size_lines(context), *_dtype_line(context)]
     return _source(name, given, [*docstring, *before, *body])

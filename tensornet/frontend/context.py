@@ -17,6 +17,7 @@ from ..language.equation import Calling, Declaration, Definition, Equation, Stat
 from ..language.expression import (
     ELLIPSIS,
     Call,
+    Contraction,
     Expression,
     Index,
     Ref,
@@ -191,9 +192,16 @@ class Text:
             self.guessed.add(ref.name)
 
     def foresee(self, line: Equation) -> None:
-        """Enters a tensor that a recurrence reads before its definition; each axis is sized by its own name."""
+        """Enters a tensor that a recurrence reads before its definition. Each axis has the size of a tensor that its
+        line reads along this axis, else that of its own name."""
         if line.name not in self.known:
-            self.known[line.name] = Known("foreseen", result_dims(line, Scope()))
+            sizes = dict[str, Any]()
+            for ref in _read_outside_functions(line.right):
+                dims = self.known.get(ref.name, Known("")).dims or ()
+                for entry, dim in zip(ref.index or index_of(dims), dims, strict=False):
+                    if isinstance(entry, str) and len(dim) == 1:
+                        sizes.setdefault(entry, dim[0].size)
+            self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes)))
 
     def keep(self, line: Equation, scope: Scope) -> None:
         """Adds an equation, and enters the tensor that it defines."""
@@ -257,6 +265,18 @@ def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -
                 raise ShapeError(message, each.place, "give it once")
             found[each.name] = size
     return found
+
+
+def _read_outside_functions(expression: Expression) -> Iterator[Ref]:
+    """The tensors that an expression reads outside of sums and of functions over axes, which may resize an axis."""
+    match expression:
+        case Ref():
+            yield expression
+        case Call(_, _, (_, *_)) | Call(_, _, _, (_, *_)) | Contraction(_, (_, *_)):
+            pass
+        case _:
+            for part in parts_of(expression):
+                yield from _read_outside_functions(part)
 
 
 def dims_declared(declaration: Declaration) -> tuple[Dim, ...]:

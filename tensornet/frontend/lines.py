@@ -62,6 +62,9 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     """Elaborates one equation; its leaves and its result are known from here on."""
     if depth(line.right) > DEEPEST:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
+    if any(isinstance(entry, Span) for ref in line.references for entry in ref.index):
+        line = _with_lead(text, line)
+        line = replace(line, right=rewrite(line.right, partial(_every, text, defined)))
     line = _resolved(text, line)
     _check_order(text, line, defined)
     found = _opened(text, line) if isinstance(line, Opening) else line
@@ -257,45 +260,73 @@ def _check_summed(text: Text, line: Equation, scope: Scope) -> None:
 # ---------------------------------------------------------------------------- slices
 
 
+def _every(text: Text, defined: set[str], part: Expression) -> Expression:
+    """A read with a slice that has a step, as a slice of a tensor with these positions, which gets lines of its own.
+
+    `x[b,1::2]` is `x_every[b,:]`, with `x_every[b,i] = x[b,2*i+1]`; an end, or a start from the end, is cut off before.
+    """
+    if not isinstance(part, Ref):
+        return part
+    for at, span in enumerate(part.index):
+        if isinstance(span, Span) and span.step > 1:
+            axis = _axis_of_slice(text.dims(part), part, at, span)
+            whole = list[Any](index_of(text.known[part.name].dims or ()))
+            first = span.start or ZERO
+            if span.stop is not None or _is_negative(first):
+                whole[at], first = Span(span.start, span.stop, 1, span.place), ZERO
+                part = _held(text, "cut", part, _with(whole, at, axis), whole, defined)
+            new = fresh("i", {*text.axes, *text.known, *axes_of_index(_with(whole, at, axis))})
+            positions = product_of([Literal(span.step), Ref(new, (), span.place)])
+            whole[at] = positions if first == ZERO else sum_of([positions, first])
+            part = _held(text, "every", part, _with(whole, at, new), whole, defined)
+            held = text.known[part.name]
+            (made,) = (held.dims or ())[at]
+            held.dims = (*(held.dims or ())[:at], (replace(made, name=axis),), *(held.dims or ())[at + 1 :])
+            part = replace(part, index=_with(part.index, at, Span(place=span.place)))
+    return part
+
+
+def _held(
+    text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: Sequence[Any], defined: set[str]
+) -> Ref:
+    """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
+    name = fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined})
+    read(text, Equation(name, left, replace(ref, index=tuple(index)), ref.place), defined)
+    return replace(ref, name=name)
+
+
+def _with(index: Sequence[Any], at: int, entry: Any) -> tuple[Any, ...]:
+    """Brackets with another entry at a place."""
+    return (*index[:at], entry, *index[at + 1 :])
+
+
+def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:
+    """The axis that a tensor has where it is read by a slice; raises an error if it is unknown or a composite."""
+    known = dims.get(ref.name)
+    if known is None or len(known) != len(ref.index) or len(known[at]) != 1:
+        message = f"the axis of this slice of '{ref.name}' is not known"
+        fix = f"give '{ref.name}' its axes first, as in inputs='{ref.name}[b,t]'"
+        raise EquationError(message, span.place, fix)
+    return known[at][0].name
+
+
 def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expression:
     """A read with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
-    The axis is that of the tensor's definition. A slice with a step is an affine index: `x[b,::2]` is `x[b,2*t]`.
+    The axis is that of the tensor's definition.
 
     Args:
         dims: the known dimensions of the tensors.
         changed: a part of the right side of an equation, as it was parsed.
-
-    Raises:
-        EquationError: the axis of a slice is unknown or a composite, or a slice with a step has an end.
     """
     if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
         return changed
-    known = dims.get(changed.name)
-    index: list[Index] = []
-    amounts: list[tuple[str, tuple[Expression, ...]]] = []
-    for position, entry in enumerate(changed.index):
-        if not isinstance(entry, Span):
-            index.append(entry)
-            continue
-        if known is None or len(known) != len(changed.index) or len(known[position]) != 1:
-            message = f"the axis of this slice of '{changed.name}' is not known"
-            fix = f"give '{changed.name}' its axes first, as in inputs='{changed.name}[b,t]'"
-            raise EquationError(message, entry.place, fix)
-        (axis,) = known[position]
-        if entry.step == 1:
-            index.append(axis.name)
-            amounts.append((axis.name, _amounts(entry, size_expression(dim_size(known[position])))))
-        elif entry.stop is None:
-            at = product_of([Literal(entry.step), Ref(axis.name, (), entry.place)])
-            index.append(at if entry.start is None else sum_of([at, entry.start]))  # type: ignore[arg-type]
-        else:
-            fix = "crop in a line before: z[b,t] = x[b,:4]"
-            raise EquationError("a slice with a step cannot have an end", entry.place, fix)
-    read = replace(changed, index=tuple(index))
-    if not amounts:
-        return read
-    cut = Call(PAD.name, (read,), (), tuple(amounts), changed.place)
+    index, amounts = list(changed.index), dict[str, tuple[Expression, ...]]()
+    for at, entry in enumerate(changed.index):
+        if isinstance(entry, Span):
+            index[at] = axis = _axis_of_slice(dims, changed, at, entry)
+            amounts[axis] = _amounts(entry, size_expression(dim_size(dims[changed.name][at])))
+    cut = Call(PAD.name, (replace(changed, index=tuple(index)),), (), (*amounts.items(),), changed.place)
     sure = all(isinstance(each, Literal) for _, each in amounts_in(cut))
     return cut if sure else replace(cut, options=(*cut.options, (INSIDE, (Literal(1),))))
 

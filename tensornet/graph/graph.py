@@ -278,7 +278,7 @@ class Graph:
         return self._sized[1][equation.name]
 
     def unify(
-        self, a: Any, b: Any, axis: str, ref: Ref | None, known: Mapping[str, Any] | None = None
+        self, a: Any, b: Any, axis: str, ref: Ref | Call | None, known: Mapping[str, Any] | None = None
     ) -> Any:
         """`a` if the two sizes are equal as far as is known; raises an error if they are not.
 
@@ -357,6 +357,17 @@ class Graph:
         return names_of_blocks(((call.graph, call.scope) for call in self.calls), taken)
 
     def lines(self) -> list[str]:
+        """The definitions of the blocks that it calls, then its equations and calls, as lines of the text."""
+        return [*self._definitions(), *self.body_lines()]
+
+    def _definitions(self) -> list[str]:
+        lines = list[str]()
+        for block, name in self.names_of_blocks().items():
+            takes = ", ".join(leaf.name for leaf in block.inputs)
+            lines += [f"def {name}({takes}):", *textwrap.indent(str(block), "    ").split("\n"), ""]
+        return lines
+
+    def body_lines(self) -> list[str]:
         """The equations and the calls, in order, as lines of the text."""
         names = self.names_of_blocks()
         return [
@@ -369,13 +380,9 @@ class Graph:
         return [] if self.outputs == last else [f"{name}: output" for name in self.outputs]
 
     def __str__(self) -> str:
-        lines: list[str] = []
-        for block, name in self.names_of_blocks().items():
-            takes = ", ".join(leaf.name for leaf in block.inputs)
-            lines += [f"def {name}({takes}):", textwrap.indent(str(block), "    "), ""]
-        lines += [f"{name}: {size!s}" for name, size in self._size_lines().items()]
-        lines += [str(leaf) for leaf in self._declared()]
-        return "\n".join(lines + self.lines() + self._output_lines())
+        sizes = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
+        declared = [*self._definitions(), *sizes, *map(str, self._declared())]
+        return "\n".join(declared + self.body_lines() + self._output_lines())
 
     def __repr__(self) -> str:
         return f"<Graph {', '.join(self.outputs)}: {len(self.parameters)} parameters, {len(self.equations)} equations>"
@@ -387,7 +394,7 @@ class Graph:
         }
         declared = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
         declared += map(str, self._declared())
-        lines = "\n".join(self.lines() + self._output_lines())
+        lines = "\n".join(self.body_lines() + self._output_lines())
         leaves = preformatted("\n".join(declared))
         return folded(repr(self), preformatted(lines), {"sizes and leaves": leaves, **blocks})
 

@@ -355,7 +355,7 @@ def _named(dim: Dim) -> Dim:
 class _Foreseen(Unifier):
     """Solves for the marked sizes only. Whether other sizes agree is checked later."""
 
-    def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+    def unify(self, a: Any, b: Any, axis: str, ref: Ref | Call | None) -> Any:
         a, difference = self.resolve(a), self.resolve(a - b)
         for name in reversed(size_names(difference)):
             if _MARK in name and dict(terms_of(difference)).get(((name, 1),)) in (1, -1):

@@ -88,7 +88,7 @@ def resized(dims: Iterable[Dim], change: Callable[[Any], Any]) -> tuple[Dim, ...
     return tuple(tuple(Axis(axis.name, change(axis.size)) for axis in dim) for dim in dims)
 
 
-Unify: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
+Unify: TypeAlias = "Callable[[Any, Any, str, Ref | Call | None], Any]"
 """Decides the size of an axis that two places give; raises an error if they cannot unify."""
 
 
@@ -255,7 +255,7 @@ class _Walk:
                 for number, argument in enumerate(arguments):
                     inside = self._enter((id(part), number), (argument,), axes, scope)
                     length = length + (inside[axes[0]] if axes[0] in free_axes(argument) else 1)
-                self._tell(scope, axes[0], length, None)
+                self._tell(scope, axes[0], length, part)
             case Call(function, arguments, axes):
                 row = FUNCTIONS[function]
                 moved = option_axes(part) if row.resized is not None else ()
@@ -263,7 +263,7 @@ class _Walk:
                 for name, values in part.options:
                     if name in moved and name in inside.sizes and row.resized is not None:
                         amounts = (scalar_size(value, inside) for value in values)
-                        self._tell(scope, name, row.resized(inside.sizes[name], *amounts), None)
+                        self._tell(scope, name, row.resized(inside.sizes[name], *amounts), part)
                 for axis in row.makes(axes):
                     self._assume(scope, axis)
 
@@ -320,7 +320,7 @@ class _Walk:
                             f"use an index below {size}",
                         )
 
-    def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | None) -> None:
+    def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | Call) -> None:
         """Adds the size of an axis that a tensor fixes."""
         sizes = scope.of(axis).sizes
         known = sizes.get(axis)
@@ -523,16 +523,18 @@ def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeEr
     return ShapeError(f"'{ref.name}' is read {count} position(s) {side} one", ref.place, fix)
 
 
-def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, Any]) -> ShapeError:
+def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any]) -> ShapeError:
     """The error for an axis that two places size differently."""
 
     def told(size: Any) -> str:
         value = evaluate(size, bound)
         return f"{size} = {value}" if str(size) != str(value) else f"{value}"
 
-    where = f" in '{ref.name}'" if ref is not None else ""
+    where = (
+        f" in '{ref.name}'" if isinstance(ref, Ref) else f" in {ref.place.text}" if ref and ref.place else ""
+    )
     remedy = _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
-    known = axes_of_index(ref.index) if ref is not None else ()
+    known = axes_of_index(ref.index) if isinstance(ref, Ref) else ()
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
@@ -547,7 +549,7 @@ def _common_factor(size: Any) -> int:
     return math.gcd(*(factor if isinstance(factor, int) else 1 for _, factor in terms_of(size)))
 
 
-def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
+def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
     """A further fix for two sizes that differ: give the open ones, or else read a part of the longer tensor."""
     more = evaluate(a - b, {})
     whole, other = (a, b) if isinstance(a, int) else (b, a)
@@ -557,7 +559,7 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
     if open_sizes := size_names(more):
         named = ", ".join(f"{name}=…" for name in open_sizes)
         return f"give those that are not known yet, {named}; or "
-    if isinstance(a, int) and isinstance(b, int) and a < b and ref is not None and axis in ref.index:
+    if isinstance(a, int) and isinstance(b, int) and a < b and isinstance(ref, Ref) and axis in ref.index:
         if a == 1:  # as an axis inside a window is where nothing else says how long it is
             return f"give {axis}={b}, if a window left it the one position that fits; or "
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)

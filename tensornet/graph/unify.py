@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ShapeError
 from ..language.equation import Equation, renamed_axes, sizes_in_brackets, spoken_sizes
-from ..language.expression import Expression, Ref, Size, Taken, flat, occurring, transform
+from ..language.expression import Call, Expression, Ref, Size, Taken, flat, occurring, transform
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Dim, disagreement, resized, size_expression
 
@@ -63,7 +63,7 @@ class Unifier:
         """Whether two sizes are equal as far as is known."""
         return are_equal(self.resolve(one), self.resolve(other), self.bound)
 
-    def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+    def unify(self, a: Any, b: Any, axis: str, ref: Ref | Call | None) -> Any:
         """Makes two sizes equal by solving for an open one; raises an error if they cannot be equal."""
         a, b = self.resolve(a), self.resolve(b)
         if a == b:

@@ -284,6 +284,7 @@ class Terms(Parsed):
                 fix = f"write {method}{'[i]' if function.takes_axes else ''}(x)"
             raise self.fail(node.func, "tensors have no methods", fix)
         if function is None:
+            self.check_is_no_block(node, name)
             known = (each.name for each in (*FUNCTIONS.values(), SUM) if not each.is_kernel or each.exchanges)
             hint = called_elsewhere(name, axes) or near(name, known)
             named = [each.id for each in node.args if isinstance(each, ast.Name)]
@@ -295,6 +296,23 @@ class Terms(Parsed):
             fix = "write the equations that it computes: the planner selects the kernel"
             raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
         return function
+
+    @told_in("blocks")
+    def check_is_no_block(self, node: ast.Call, name: str) -> None:
+        """Raises an error for a call of a block that is not a line of its own below the definition."""
+        for block in ast.walk(self.tree):
+            if isinstance(block, ast.FunctionDef) and block.name == name:
+                if block.lineno <= node.lineno <= (block.end_lineno or 0):
+                    fix = f"a block goes along an axis by steps, h[b,t] = {name}(x[b,t], h[b,t-1]), outside of it"
+                    raise self.fail(node.func, f"the block '{name}' calls itself", fix)
+                if node.lineno < block.lineno:
+                    fix = f"move `def {name}(…)` above this line"
+                    raise self.fail(node.func, f"the block '{name}' is called before it is defined", fix)
+                fix = f"write `u = {ast.unparse(node)}` there, and read u here"
+                message = (
+                    f"'{name}' is a block: a line of its own calls it, where its definition stands or within"
+                )
+                raise self.fail(node.func, message, fix)
 
     def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:

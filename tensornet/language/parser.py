@@ -175,28 +175,33 @@ class _Reader(Terms):
         except RecursionError:
             raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
-    def read(self, nodes: Sequence[ast.stmt]) -> tuple[Statement, ...]:
-        """The statements of one block. It must define another block before it calls it."""
-        known, found = set[str](), list[Statement]()
+    def read(self, nodes: Sequence[ast.stmt], outer: Mapping[str, Definition] = {}) -> tuple[Statement, ...]:
+        """The statements of one block. A block of the text around it that it calls is defined in it too.
+
+        Args:
+            nodes: the lines of the block.
+            outer: the blocks that are defined before it.
+        """
+        blocks, found = dict(outer), list[Statement]()
         named = (each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
         names = Taken({*self.taken, *(name.replace(DOT, ".") for name in named)})
         for node in nodes:
             match node:
-                case ast.Assign([target], ast.Call(ast.Name(block)) as call) if block in known:
+                case ast.Assign([target], ast.Call(ast.Name(block)) as call) if block in blocks:
+                    found += [] if blocks[block] in found else [blocks[block]]
                     found += self.calling(target, block, call, names)
-                case _:
-                    found.append(made := self.statement(node))
-                    if isinstance(made, Definition) and made.name in known:
+                case ast.FunctionDef():
+                    found.append(made := self.definition(node, blocks))
+                    if blocks.get(made.name) in found:
                         message = f"the block '{made.name}' is defined twice"
                         raise self.fail(node, message, "choose another name")
-                    known.update([made.name] if isinstance(made, Definition) else [])
+                    blocks[made.name] = made
+                case _:
+                    found.append(self.statement(node))
         return tuple(written_out(together(recurring(found, self.taken), names), names))
 
     def statement(self, node: ast.stmt) -> Statement:
         match node:
-            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
-                inputs = self.inputs(node, arguments)
-                return Definition(self.name(node, name), inputs, self.read(body), self.place(node))
             case ast.Assign(targets=[target], value=value):
                 return self.equation(target, value)
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
@@ -210,12 +215,14 @@ class _Reader(Terms):
         raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
 
     @told_in("blocks")
-    def inputs(self, node: ast.stmt, arguments: ast.arguments) -> tuple[str, ...]:
-        """The inputs of a block, which are plain names."""
-        names = [each.arg for each in arguments.args]
-        if ast.unparse(arguments) != ", ".join(names):
+    def definition(self, node: ast.FunctionDef, outer: Mapping[str, Definition]) -> Definition:
+        """A block, whose inputs are plain names."""
+        names = [each.arg for each in node.args.args]
+        plain = ast.unparse(node.args) == ", ".join(names) and not (node.decorator_list or node.returns)
+        if not plain:
             raise self.fail(node, "a block takes names of tensors", "write `def name(x, y):`")
-        return tuple(self.name(node, each) for each in names)
+        name, *inputs = (self.name(node, each) for each in (node.name, *names))
+        return Definition(name, tuple(inputs), self.read(node.body, outer), self.place(node))
 
     @told_in("blocks")
     def calling(self, target: ast.expr, block: str, call: ast.Call, names: Taken) -> list[Statement]:

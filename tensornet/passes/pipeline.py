@@ -185,5 +185,5 @@ def noted(name: str, before: Traced | None, after: Traced) -> Traced:
     write = _TRACE.get()
     if write is not None and after != before:
         shown: Graph = after.graph if isinstance(after, Program) else after
-        write("\n".join([f"# {name}", *shown.lines(), ""]))
+        write("\n".join([f"# {name}", *shown.body_lines(), ""]))
     return after
