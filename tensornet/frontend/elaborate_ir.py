@@ -59,7 +59,7 @@ from ..language.expression import (
 )
 from ..ops.along_axes import PREVIOUS
 from ..ops.protocols import Left
-from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT, is_inside
+from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT, amounts_in, is_inside
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
@@ -197,6 +197,8 @@ class Expressions:
             case Call(REPEAT.name | INDEX.name):
                 return self._made("copy", part.arguments or (part,), left, scope)
             case Call(PAD.name):
+                if all(each == Literal(0) for _, each in amounts_in(part)):
+                    return self.value(part.arguments[0], left, scope.inside(part))
                 return self._padded(part, left, scope)
             case Call() if is_step(part):
                 return self.value(moved(part), left, scope)

@@ -317,7 +317,8 @@ class Line:
         if INSIDE in each.attributes:
             amounts.append((INSIDE, (Literal(1),)))
         plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
-        return Call(PAD.name, (self.read(each, plain, names),), (), tuple(amounts))
+        found = self.read(each, plain, names)
+        return Call(PAD.name, (found,), (), tuple(amounts)) if amounts else found
 
     def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
         """A number in the expression of a node; a size is written as that of an axis, if one has it."""
