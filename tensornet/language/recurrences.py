@@ -3,8 +3,8 @@
     h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])      h[b,t-1,p] is previous[t](h[b,t,p], h0[b,p])
     h[b,-1,o] = h0[b,o]
 
-A tensor is recurrent if an equation at or above its definition reads it one position before or after. A tensor with
-a start is recurrent too. For reads at `t-1` the start is at -1, one step before the first position. For reads at
+A tensor is recurrent if an equation at or above its definition, or one that it depends on, reads it one position before
+or after. A tensor with a start is recurrent too. For reads at `t-1` the start is at -1, one step before the first position. For reads at
 `t+1` it is at +1. Without a start it is 0. A computed start gets an equation of its own,
 `h_start[b,o] = tanh(z[b,k] * V[o,k])`. If a tensor is read in other parts than its start has, `h[b,t-1,(p,q)]`, it is
 read through a new equation too, `h_before[b,t,o] = h[b,t-1,o]`.
@@ -114,6 +114,7 @@ def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
     names = {name for name, _, _ in starts}.union(_late(lines))
     if not names:
         return list(lines)
+    names.update(_in_circles(lines))
     _check_starts(lines, starts)
     reading = _Reading(lines, starts, names, sizes)
     return [made for line in lines if not isinstance(line, Start) for made in reading.rewritten(line)]
@@ -137,6 +138,25 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
                 yield ref.name
         for name in line.defines:
             waiting.pop(name, None)
+
+
+def _in_circles(lines: Sequence[Any]) -> Iterator[str]:
+    """The tensors that a line reads at another position and that depend on what this line defines."""
+    read = {
+        name: [ref.name for ref in line.references] if isinstance(line, Equation) else line.operands
+        for line in lines
+        if isinstance(line, Equation | Calling)
+        for name in line.defines
+    }
+    for line in lines:
+        for name in {ref.name for ref in _stepped(line)}.intersection(read):
+            seen, waiting = {name}, [name]
+            while waiting:
+                new = {each for each in read.get(waiting.pop(), ()) if each not in seen}
+                seen |= new
+                waiting += new
+            if not seen.isdisjoint(line.defines):
+                yield name
 
 
 def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
