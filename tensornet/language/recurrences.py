@@ -3,9 +3,9 @@
     h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])      h[b,t-1,p] is previous[t](h[b,t,p], h0[b,p])
     h[b,-1,o] = h0[b,o]
 
-A tensor is recurrent if an equation at or above its definition, or one that it depends on, reads it one position before
-or after. A tensor with a start is recurrent too. For reads at `t-1` the start is at -1, one step before the first position. For reads at
-`t+1` it is at +1. Without a start it is 0. A computed start gets an equation of its own,
+A tensor is recurrent if an equation at or above its definition, or one that it depends on, reads it one position
+before or after. A tensor with a start is recurrent too. For reads at `t-1` the start is at -1, one step before the
+first position. For reads at `t+1` it is at +1. Without a start it is 0. A computed start gets an equation of its own,
 `h_start[b,o] = tanh(z[b,k] * V[o,k])`. If a tensor is read in other parts than its start has, `h[b,t-1,(p,q)]`, it is
 read through a new equation too, `h_before[b,t,o] = h[b,t-1,o]`.
 """
