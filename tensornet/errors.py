@@ -6,7 +6,7 @@ import difflib
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -181,6 +181,34 @@ def by_name(given: object, what: str, example: str) -> Mapping[str, Any]:
             f"{what} are a {type(given).__name__}, not values by their names", fix=f"give {example}"
         )
     return given or {}
+
+
+def names_in(given: Any, what: str, least: int = 0) -> tuple[str, ...]:
+    """Names or patterns of names, from a text or a list of texts. Raises an error for anything else.
+
+    Args:
+        given: the argument to check.
+        what: the plural noun for what has these names.
+        least: how many there have to be.
+    """
+    found = given.replace(",", " ").split() if isinstance(given, str) else given
+    is_named = isinstance(found, Sequence) and all(isinstance(each, str) for each in found)
+    if not is_named or len(found) < least:
+        raise EquationError(f"{what} are given by name, not {given!r}", fix='write "A B" or ["A", "B"]')
+    return tuple(found)
+
+
+def checked_call(given: Any, name: str, takes: str) -> Any:
+    """A function that a caller may leave out. Raises an error if the value cannot be called.
+
+    Args:
+        given: the argument to check.
+        name: its name.
+        takes: what it is called with.
+    """
+    if given is not None and not callable(given):
+        raise TensornetError(f"{name}={given!r} cannot be called", fix=f"give a function of {takes}")
+    return given
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:

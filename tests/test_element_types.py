@@ -597,3 +597,15 @@ def test_an_integer_and_a_real_number_are_two_numbers() -> None:
     assert (exact.dtype.kind, real.dtype.kind) == ("i", "f")
     for text, kind in (("y[n] = t[n] * 1", "i"), ("y[n] = 1.0 * t[n]", "f"), ("y[n] = -1.0 * t[n]", "f")):
         assert tn.compile(tn.layer(text, inputs="t"))({}, np.arange(5)).dtype.kind == kind
+
+
+def test_complex_numbers_are_trained_and_dropped_on_torch() -> None:
+    x = torch.tensor([0.3 + 0.2j, -1.0 + 0.5j, 1.2 - 0.4j], dtype=torch.complex128, requires_grad=True)
+    for backward in ("planned", "autograd"):
+        f = tn.compile(tn.layer("y[i] = silu(x[i])", inputs="x"), backend="torch", backward=backward)
+        assert torch.autograd.gradcheck(lambda x, f=f: f({}, x), x)
+    many = torch.full((1000,), 1 + 2j, dtype=torch.complex128)
+    dropped = tn.module(tn.layer("y[i] = dropout(x[i], 0.25)", inputs="x"))(many)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], many[kept] / 0.75)
+    assert 600 < int(kept.sum()) < 900

@@ -109,6 +109,15 @@ def test_a_function_that_ran_is_compiled_whole() -> None:
 # ---- parameters by name
 
 
+def test_a_function_that_did_not_run_says_how_it_is_compiled_whole() -> None:
+    f = tn.compile(tn.layer("y[i] = 3 * x[i]", inputs="x"), backend="torch")
+    x = torch.ones(7)
+    with pytest.raises(Exception, match=r"first call with such arrays\. fix: call it once with such arrays"):
+        torch.compile(lambda x: f({}, x), fullgraph=True, backend="eager")(x)
+    f({}, x)
+    assert torch.equal(torch.compile(lambda x: f({}, x), fullgraph=True, backend="eager")(x), 3 * x)
+
+
 def test_parameters_in_any_mapping_which_are_trained_as_they_are() -> None:
     held = torch.nn.ParameterDict({"W": torch.tensor(W), "u": torch.tensor(U)})
     x = torch.tensor(X)

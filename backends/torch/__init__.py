@@ -22,11 +22,8 @@ templates: Mapping[str, str] = {
     **KERNELS,
     **CONVOLUTIONS,
     **{name: f"torch.{name}({{0}})" for name in (*PLAIN, "rsqrt", "sigmoid", "relu")},
-    **{
-        name: f"F.{name}({{0}})"
-        for name in ("linear", "gelu", "silu", "selu", "mish", "softsign", "hardswish")
-    },
-    **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "recomputed", "without_cheap")},
+    **{name: f"F.{name}({{0}})" for name in ("linear", "gelu", "selu", "mish", "softsign", "hardswish")},
+    **{name: f"{name}({{0}})" for name in ("sign", "silu", "large_linear", "recomputed", "without_cheap")},
     **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "whole_matmul")},
     **{
         name: f"{name}({{0}}, back={{back}})"
@@ -73,7 +70,7 @@ templates: Mapping[str, str] = {
     "maximum": "binary(torch.maximum, {0}, {1})",
     "minimum": "binary(torch.minimum, {0}, {1})",
     "where": "torch.where({0}, {1}, {2})",
-    "dropout": "F.dropout({0}, {1}, training)",
+    "dropout": "dropout({0}, {1}, training)",
     "hardmax": "(torch.argmax({0}, dim={axis}, keepdim=True) == {positions}).to({dtype})",
     "var": "variance({0}, {axes})",
     "std": "deviation({0}, {axes})",

@@ -46,8 +46,14 @@ class GuardedCache(CallCache):
             return None
 
     def get(self, arrays: Sequence[Any]) -> Any:
-        if is_dynamo_compiling():  # which does not trace guards
-            return super().get(arrays)
+        if is_dynamo_compiling():  # which does not trace guards, and no planning
+            found = super().get(arrays)
+            if found is None:
+                torch._dynamo.graph_break(  # it reads a literal only
+                    msg="torch.compile traces no planning, and this is the first call with such arrays. fix: call it"
+                    " once with such arrays before, or compile what tensornet.module(graph) returns"
+                )
+            return found
         return self.last(arrays) or self.find(arrays)
 
     def find(self, arrays: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
-from tensornet.errors import no_positions, outside
+from tensornet.errors import ShapeError, no_positions, outside
 
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
@@ -50,6 +50,20 @@ class _TorchFunctions(Functions):
 
 SHARED = _TorchFunctions(xp)
 """The functions that torch has in common with other libraries."""
+
+
+def silu(x: Any) -> Any:
+    """x·sigmoid(x). Torch's own has no derivative for complex numbers."""
+    return x * torch.sigmoid(x) if x.is_complex() else functional.silu(x)
+
+
+def dropout(x: Any, rate: Any, training: bool) -> Any:
+    """Dropout. Torch draws no mask in a complex type."""
+    if not 0 <= rate <= 1:
+        raise ShapeError(f"a rate of dropout is {float(rate)}", fix="give a probability, from 0 to 1")
+    if training and x.is_complex():
+        return x * functional.dropout(torch.ones_like(x.real), rate, training)
+    return functional.dropout(x, rate, training)
 
 
 def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
@@ -227,7 +241,21 @@ def _counted(rows: Any, count: int) -> Any:
 
 
 _OWN = (
-    *(binary, dropped, floating, floor_divide, gather, logsumexp, number, roll, sign, spaced, take),
+    *(
+        binary,
+        dropout,
+        dropped,
+        floating,
+        floor_divide,
+        gather,
+        logsumexp,
+        number,
+        roll,
+        sign,
+        silu,
+        spaced,
+        take,
+    ),
     *(whole_matmul, wide, widen, windows, within),
 )
 

@@ -157,12 +157,13 @@ def plan(
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
+        from ..planning.gradients import leaves_of
+
+        leaves = leaves_of(graph, wrt) if training or wrt is not None else ()
         if not training:
             return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
-        from ..planning.gradients import leaves_of
         from .rematerialization import can_rematerialize, with_saved_bytes
 
-        leaves = leaves_of(graph, wrt)
         if "with_vjp" not in chosen.templates:
             profile = profile or profile_of(chosen, device, dtype)
             make = functools.partial(make, profile=profile, tune=tune)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EquationError, ShapeError, path_of
+from ..errors import EquationError, ShapeError, by_name, names_in, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
@@ -85,12 +85,15 @@ def adapt(
         scale = alpha / rank
     if not weights:
         raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
+    weights = (weights,) if isinstance(weights, str) else names_in(weights, "weights")
+    method = f"{method}"
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ShapeError(f"the seed is {seed!r}", fix="give an integer")
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     if not isinstance(network, Graph):
         return networks(network).adapted(network, weights, **options)
-    patterns = (weights,) if isinstance(weights, str) else tuple(weights)
     form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
-    found = substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
+    found = substitute(network, dict.fromkeys(weights, (form, rank)), shared=shared, modes=modes)
     for each in replaced(network, found):
         check_rank(each.path, dims_of(each.leaf, network), method, rank, modes)
     return found
@@ -139,9 +142,9 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     """
     if not isinstance(network, Graph):
         return networks(network).merged(network)
-    if adapted is None or params is None:
+    if not isinstance(adapted, Graph) or params is None:
         raise EquationError("of a graph all is to be given", fix="merge(graph, adapted, params)")
-    found = replaced(network, adapted)
+    params, found = by_name(params, "the parameters", '{"W.base": array}'), replaced(network, adapted)
     if not found:
         fix = "give the graph as it was before, and then what tensornet.substitute made of it"
         raise EquationError("no weight of the one graph is computed in the other", fix=fix)
@@ -189,10 +192,13 @@ def save_adapters(
     if not isinstance(network, Graph):
         tensors, rows = networks(network).adapters_of(network)
         return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
-    if adapted is None or params is None:
+    if not isinstance(adapted, Graph) or params is None:
         fix = "save_adapters(path, graph, adapted, params)"
         raise EquationError("of a graph all is to be given", fix=fix)
     before = {leaf.name for leaf in network.parameters} | _kept(network, adapted).keys()
+    wanted = {leaf.name for leaf in adapted.parameters} - before
+    if not wanted <= by_name(params, "the parameters", '{"W.U": array}').keys():
+        raise wrong_names(adapted, params)
     arrays = {name: array for name, array in params.items() if name not in before}
     return write_arrays(path_of(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
 

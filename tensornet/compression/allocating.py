@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
 from ..display import Filled, printable, rounded, table
-from ..errors import ShapeError
+from ..errors import ShapeError, checked_call
 from ..weights.equations import rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
@@ -98,9 +98,10 @@ class Options:
             told = f"max_error={max_error!r} is no error of a weight"
             raise ShapeError(told, fix="give a number up to 1, as 0.3")
         if isinstance(modes, Iterable):
-            modes = tuple(each if isinstance(each, int) else tuple(each) for each in modes)
+            modes = tuple(tuple(each) if isinstance(each, Iterable) else each for each in modes)
         methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
         methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
+        checked_call(others[-1], "progress", "a name, the number done, and their total")
         return Options(budget, methods, modes, math.inf if max_error is None else max_error, *others)
 
 

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError
-from ..fitting.metrics import DAMPING, Metric, batches_of, metrics, sites
+from ..errors import EquationError, by_name
+from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.leaves import told_by
 from ..language.equation import Equation
 from ..language.expression import Ref, axes_of_index
@@ -51,6 +51,7 @@ Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
 
 
+@of_graph
 def allocate(
     graph: Graph,
     params: Mapping[str, Any],
@@ -240,7 +241,7 @@ def _bound(graph: Graph, params: Any) -> Graph:
     Raises:
         ShapeError: the parameters have other names, or shapes that do not fit.
     """
-    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
+    if set(by_name(params, "the parameters", '{"W": array}')) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     shapes = [tuple(params[leaf.name].shape) for leaf in graph.parameters]
     sizes = sizes_from_shapes(graph, graph.parameters, shapes)
@@ -357,7 +358,7 @@ def _wide(array: Any) -> Any:
 
 def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:
     """The batches to weigh weights by, and those to choose by: each fourth, or all if there are fewer."""
-    given = list(batches)
+    given = list(checked_batches(batches))
     held = given[3::4]
     return ([each for n, each in enumerate(given) if n % 4 != 3], held) if held else (given, given)
 

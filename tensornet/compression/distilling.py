@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError, path_of
+from ..errors import ShapeError, checked_call, names_in, path_of
 from .allocating import is_positive
 from .compressed import Compressed, networks
 
@@ -63,7 +63,8 @@ def distill(
         raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
     if not is_positive(rate):
         raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
-    names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
+    names = names_in(hidden, "hidden modules")
+    checked_call(progress, "progress", "a step, all steps, and the loss")
     place = None if resume is None else path_of(resume)
     found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
     return found

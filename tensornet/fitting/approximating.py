@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, ShapeError
+from ..errors import DtypeError, EquationError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -168,6 +168,9 @@ def solved(
     given |= {name: numbers(array, name, kind) for name, array in known.items()}
     program = sized(program, [each.weight.shape for each in targets], given)
     wanted = [leaf for leaf in program.parameters if leaf.name not in given]
+    if not wanted:
+        fix = "leave what is to be found out of known=, as a parameter of the program"
+        raise EquationError(f"'{program.outputs[0]}' has no factor that is not known", fix=fix)
     shapes = {leaf.name: [int(evaluate(size, program.bound)) for size in leaf.shape] for leaf in wanted}
     form = form_of(program) if len(targets) == 1 else None
     counts = Counter(factor.name for product in form.products for factor in product.factors) if form else {}
@@ -194,9 +197,9 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
         DtypeError: it holds other values than finite real numbers, or their squares overflow or all underflow.
     """
     backend = backend_of(array)
-    found, kind = backend.numpy(array), backend.dtype(array)
+    found = np.asarray(backend.numpy(array))
     if found.dtype.kind not in "biuf" or not np.isfinite(found).all():
-        what = kind if found.dtype.kind not in "biuf" else "what is not finite"
+        what = f"{found.dtype}" if found.dtype.kind not in "biuf" else "what is not finite"
         raise DtypeError(f"'{name}' holds {what}", fix="give finite real numbers")
     large = found.size >= LARGE and found.dtype == np.float32
     made = found.astype(dtype or ("float32" if large else "float64"))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError
+from ..errors import DtypeError, EquationError, ShapeError, checked_call
 from ..graph.graph import Graph
 from ..planning.gradients import gradient
 from ..protocol import load_backend
@@ -73,9 +73,11 @@ class Settings:
         for name, lowest in least.items():
             value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
             is_number = isinstance(value, kind) and not isinstance(value, bool)
-            if value is not None and not (is_number and lowest <= value < math.inf):
+            may_lack = name == "iterations" and value is None
+            if not may_lack and not (is_number and lowest <= value < math.inf):
                 what = "an integer" if kind is Integral else "a number"
                 raise ShapeError(f"{name} is {value!r}", fix=f"give {what} from {lowest:g}")
+        checked_call(self.progress, "progress", "a tensornet.fitting.Progress")
         if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
             raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
 

@@ -212,8 +212,16 @@ class Site:
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
     """The batches that a user gives: one array, one tuple of the inputs in order, or an iterable of these."""
     is_one = isinstance(inputs, tuple) or hasattr(inputs, "shape")
-    for batch in (inputs,) if is_one else inputs:
+    for batch in (inputs,) if is_one else checked_batches(inputs):
         yield batch if isinstance(batch, tuple) else (batch,)
+
+
+def checked_batches(given: Any) -> Iterable[Any]:
+    """Several batches. Raises an error for what cannot be iterated over, and for text."""
+    if isinstance(given, str) or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
+        fix = "give an array, a tuple of several inputs, or a list or a loader of these"
+        raise EquationError(f"{given!r} is no batch of inputs", fix=fix)
+    return given  # type: ignore[no-any-return]
 
 
 def no_batches() -> EquationError:

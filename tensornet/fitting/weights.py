@@ -92,6 +92,8 @@ def fit(
                [0., 0.]]), Misfit(weight=0.6, output=None))
     """
     settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress)
+    if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 <= damping < math.inf:
+        raise ShapeError(f"damping is {damping!r}", fix=f"give a number from 0, as {DAMPING}")
     if set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     found = _replacements(graph, substituted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import EquationError
+from ..errors import EquationError, checked_call
 from ..graph.graph import Graph
 from ..graph.leaves import called_last, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, size_names_of
@@ -117,7 +118,13 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
         (['a.W', 'b.W'], 128)
     """
     trace = Trace(read_sizes(sizes), inputs)
-    results = function(*[Tensor(name, trace) for name in trace.text.known])
+    tensors = [Tensor(name, trace) for name in trace.text.known]
+    try:
+        inspect.signature(checked_call(function, "function", "symbolic tensors")).bind(*tensors)
+    except TypeError as error:
+        message = f"the function does not take the inputs {', '.join(trace.text.known) or 'none'}: {error}"
+        raise EquationError(message, fix="give it one argument for each name in inputs=") from None
+    results = function(*tensors)
     outputs = results if isinstance(results, tuple) else (results,)
     for each in outputs:
         if not isinstance(each, Tensor) or each.trace is not trace:

@@ -755,6 +755,8 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
             fix = "make one by tensornet.layer(…) or tensornet.model(…)"
             if isinstance(getattr(given, "graph", None), Graph):
                 fix = "give its attribute `graph`"
+            elif hasattr(given, "named_modules"):
+                fix += "; tensornet.compress and tensornet.adapt take modules of torch"
             elif isinstance(given, str):
                 fix = "make one of the equations: tensornet.layer(…)"
             raise EquationError(f"a graph is expected here, not {shown}", fix=fix)

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Annotated, Any, Protocol, TypeVar
 
 from ..codec import Part, Text, document, state_of
-from ..errors import DtypeError, EquationError, ShapeError, near, told_in
+from ..errors import DtypeError, EquationError, ShapeError, names_in, near, told_in
 from ..language.expression import fresh
 from ..language.parser import STARTS
 from ..ops.table import Element
@@ -165,17 +165,8 @@ def told_by(
     Raises:
         EquationError: a pattern matches nothing, or the patterns are not strings.
     """
-    patterns = names.replace(",", " ").split() if isinstance(names, str) else names
-    if (
-        not isinstance(patterns, Sequence)
-        or not all(isinstance(each, str) for each in patterns)
-        or not patterns
-    ):
-        raise EquationError(
-            f"{all_of_them} are given by name, not {names!r}", fix='write "A B" or ["A", "B"]'
-        )
     found: dict[str, None] = {}
-    for pattern in patterns:
+    for pattern in names_in(names, all_of_them, 1):
         fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
         if not fitting and pattern != "*":
             more = len(known) > 12

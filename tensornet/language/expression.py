@@ -426,6 +426,8 @@ def check_numbers(
         expression: the right side of an equation.
         size: the sizes of axes. An array may be divided by a size that is 0.
     """
+    if isinstance(expression, Call) and FUNCTIONS[expression.function].trains:
+        _check_rate(expression, size)
     for part in (expression,) if is_scalar(expression) else parts_of(expression):
         if not is_scalar(part):
             check_numbers(part, size)
@@ -437,6 +439,15 @@ def check_numbers(
             scalar_value(below, size)
         else:
             scalar_value(part, size)
+
+
+def _check_rate(call: Call, size: Callable[[str], int | float | None]) -> None:
+    """Raises an error for a rate of dropout that is a number and no probability."""
+    rate = call.arguments[-1]
+    value = scalar_value(rate, size) if is_scalar(rate) else None
+    if value is not None and (isinstance(value, complex) or not 0 <= value <= 1):
+        fix = "give a probability, from 0 to 1"
+        raise EquationError(f"a rate of dropout is {value}", rate.place or call.place, fix, call.function)
 
 
 def divisor_of(factor: Expression) -> Expression | None:

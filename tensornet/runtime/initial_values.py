@@ -77,6 +77,8 @@ def init(
     chosen, dtype = load_backend(backend), element_type(dtype)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
+    if device is not None:
+        chosen.check_device(device)
     graph = graph.bind(**sizes) if sizes else graph
     graph = graph if init is None else _told(graph.flat, init)
     found, arrays = starts(graph), dict[str, Any]()

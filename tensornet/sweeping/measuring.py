@@ -125,7 +125,8 @@ def sweep(
         for each in found:
             bench.plan(each)
         if all(each.plan is None for each in found):
-            raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}")
+            fix = "give graphs, and sizes as positive integers, with which tensornet.plan(graph, …) makes a plan"
+            raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}", fix=fix)
         if measure:
             bench.measure(found)
         version = chosen.version(where)

@@ -219,7 +219,7 @@ def form_named(name: str, among: Sequence[str] = tuple(FACTORIZATIONS)) -> str:
     Raises:
         ShapeError: no factorization has this name.
     """
-    kind = name.lower()
+    kind = f"{name}".lower()
     if kind not in among:
         fix = f"{near(kind, among)}choose of {', '.join(among)}"
         raise ShapeError(f"there is no factorization '{name}'", fix=fix)

@@ -81,7 +81,7 @@ def _one_for_each(rank: Rank, full: Sequence[int]) -> Ranks:
     given: Ranks | None = None
     if number is not None:
         given = (number,) * len(full)
-    elif isinstance(rank, Sequence) and not isinstance(rank, str):
+    elif isinstance(rank, Sequence) and not isinstance(rank, str | bytes):
         given = tuple(_whole(each) or 0 for each in rank)
     if given is None or len(given) != len(full) or any(each < 1 for each in given):
         one_each = f"{len(full)} of them (full rank: {tuple(full)})"

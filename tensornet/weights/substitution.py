@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..errors import EquationError
+from ..errors import EquationError, by_name
 from ..graph.graph import Apply, Graph, given_to, inlined
 from ..graph.leaves import Leaf, told_by
 from ..graph.shape_inference import Axis, Dim
@@ -112,7 +112,9 @@ def substitute(
         >>> tn.parameter_count(substitute(layer, {"W": "tt"}, rank=0.25))
         1024
     """
-    made = Weights(graph, inputs, constants or {}, init or {}, shared, rank, modes, sizes)
+    values = by_name(constants, "the constants", '{"c": array}')
+    starts = by_name(init, "the starts in init", '{"P": 0.02}')
+    made = Weights(graph, inputs, values, starts, shared, rank, modes, sizes)
     told = _told(graph, weights)
     groups: dict[tuple[str, Any], tuple[str, ...]] = {}
     for leaf, _, group in told:

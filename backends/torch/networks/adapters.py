@@ -65,7 +65,7 @@ def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
 
 def adapted(
     module: Module,
-    weights: str | Sequence[str],
+    weights: Sequence[str],
     *,
     method: str,
     rank: Rank,
@@ -99,10 +99,10 @@ def adapted(
     return with_adapters(module, tensors, rows)
 
 
-def _groups(layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]) -> list[list[str]]:
+def _groups(layers: Mapping[str, tuple[Any, Kind]], weights: Sequence[str]) -> list[list[str]]:
     """The paths that match the patterns, grouped by pattern, kind and shape. The layers of a group share factors."""
     told: dict[str, str] = {}
-    for pattern in (weights,) if isinstance(weights, str) else weights:
+    for pattern in weights:
         matched = told_by(pattern, list(layers), "weight of a linear layer", "weights")
         told.update(dict.fromkeys(matched, pattern))
     groups: dict[tuple[Any, ...], list[str]] = {}

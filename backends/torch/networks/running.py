@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tensornet.errors import ShapeError
+from tensornet.fitting.metrics import checked_batches
 
 Module: TypeAlias = torch.nn.Module
 
@@ -29,7 +30,7 @@ def evaluating(network: Module) -> Iterator[None]:
 
 def batches_in(given: Any) -> Iterable[Any]:
     """The batches in what a user gives: several, or one as a tensor, a tuple or a mapping."""
-    return [given] if isinstance(given, torch.Tensor | tuple | Mapping) else given
+    return [given] if isinstance(given, torch.Tensor | tuple | Mapping) else checked_batches(given)
 
 
 def mask_of(batch: Any) -> torch.Tensor | None:
