@@ -52,7 +52,8 @@ def _with(network: torch.nn.Module, found: Sequence[tuple[Any, float]]) -> Made:
     return made, spent / total
 
 
-def _moments(network: torch.nn.Module, batches: Sequence[Any]) -> list[Any]:
+@functools.lru_cache(maxsize=4)
+def _moments_of(network: torch.nn.Module, batches: tuple[Any, ...]) -> list[Any]:
     """E[x·xᵀ] of what each layer's matrix is multiplied by; None for embeddings."""
     sums: dict[int, Any] = {}
 
@@ -72,6 +73,10 @@ def _moments(network: torch.nn.Module, batches: Sequence[Any]) -> list[Any]:
     for hook in hooks:
         hook.remove()
     return [sums.get(id(each)) for each in _layers(network)]
+
+
+def _moments(network: torch.nn.Module, batches: Sequence[Any]) -> list[Any]:
+    return _moments_of(network, tuple(batches))
 
 
 # ---------------------------------------------------------------------------- rounding
@@ -127,12 +132,19 @@ def rounding(network: torch.nn.Module, batches: Sequence[Any], share: float) -> 
     return _alike(network, share, nothing, lambda w, _, bits, group: _rounded(w, bits, group))
 
 
+@functools.lru_cache(maxsize=32)
+def _inverse(moments: Any, columns: int, damping: float) -> Any:
+    """The root of the inverse of the damped moments, which all numbers of bits share."""
+    eye = torch.eye(columns, dtype=torch.float64)
+    h = eye if moments is None else moments
+    h = h + damping * h.diagonal().mean() * eye
+    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(h)), upper=True)
+
+
 def _gptq(matrix: Any, moments: Any, bits: int, group: int, damping: float = 0.01) -> Any:
-    """Column by column, the error of each moved to those after it (E. Frantar et al., 2023), by descending moments."""
+    """Column by column, the error of each moved to those after it (E. Frantar et al., 2023)."""
     w, columns = matrix.double().clone(), matrix.shape[1]
-    h = torch.eye(columns, dtype=torch.float64) if moments is None else moments.clone()
-    h += damping * h.diagonal().mean() * torch.eye(columns, dtype=torch.float64)
-    inverse = torch.linalg.cholesky(torch.linalg.inv(h), upper=True)
+    inverse = _inverse(moments, columns, damping)
     width, most = _group(columns, group), 2 ** (bits - 1)
     made = torch.zeros_like(w)
     for n in range(columns):
