@@ -121,6 +121,15 @@ CELLS: Mapping[str, Callable[[Any, Any, Sequence[Any]], tuple[Any, ...]]] = {
 """The next states of each layer, h first, from x·W and h·U with their biases, and the states."""
 
 
+def steps(kind: str, given: Sequence[Any], multiply: Callable[[Any], Any], states: Sequence[Any]) -> Any:
+    """h at each position, and the last states, from x·W at each position and the product h·U."""
+    found = list[Any]()
+    for each in given:
+        states = CELLS[kind](each, multiply(states[0]), states)
+        found.append(states[0])
+    return found, states
+
+
 def _gru_in_place(x: Any, multiply: Multiply, states: Sequence[Any], made: Any) -> tuple[Any, ...]:
     size, (h,), product = made.shape[-1], states, x.new_empty(x.shape[1:])
     both, inner = product.split((2 * size, size), -1)
@@ -169,10 +178,8 @@ They write over x·W."""
 def _by_loop(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
     """A layer by a loop over the positions."""
     states, biases = more[: STATES[kind]], more[STATES[kind] :]
-    found = []
-    for given in functional.linear(x, w, *biases[:1]).unbind(0):
-        states = CELLS[kind](given, functional.linear(states[0], u, *biases[1:]), states)
-        found.append(states[0])
+    gates = functional.linear(x, w, *biases[:1]).unbind(0)
+    found, _ = steps(kind, gates, lambda h: functional.linear(h, u, *biases[1:]), states)
     return torch.stack(found) if found else states[0].new_zeros((0, *states[0].shape))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +20,7 @@ import torch
 
 from ..module import held_value
 from ..products import is_traced
-from ..rnn import CELLS, IN_PLACE
+from ..rnn import CELLS, IN_PLACE, steps
 from .factorized import Factorized
 from .rounded import state_of
 
@@ -131,21 +130,20 @@ class Recurrence(_Opened):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
-        watched = any(each._forward_hooks for pair in self.pairs() for each in pair)
-        if isinstance(input, torch.Tensor) and input.ndim == 3:
-            if watched:
-                return self._looped(input, hx)
-            draws = self.training and self.base.dropout  # which measuring would do more than once
-            if not (draws or _is_mixed(input) or torch.is_grad_enabled() or is_traced() or not input.numel()):
-                return self._measured(input, hx)
+        is_plain = isinstance(input, torch.Tensor) and input.ndim == 3
+        if is_plain and any(each._forward_hooks for pair in self.pairs() for each in pair):
+            return self._looped(input, hx)
+        draws = self.training and self.base.dropout  # which measuring would do more than once
+        if is_plain and not (draws or _is_mixed(input) or torch.is_grad_enabled() or is_traced() or not input.numel()):
+            return self._measured(input, hx)
         return self._fused(input, hx)
 
     def _measured(self, input: Any, hx: Any) -> Any:
         """The faster way at about so many rows, by the clock; without factors of states a loop is not faster."""
         if not any(_is_product(hh) for _, hh in self.pairs()):
             return self._fused(input, hx)
-        rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
-        key = rows, input.device, input.dtype
+        rows = input.shape[0 if self.base.batch_first else 1]
+        key = (rows - 1).bit_length(), input.device, input.dtype
         ways = self._stepped, self._fused
         if key not in self._faster:
             times = _clocked([functools.partial(way, input, hx) for way in ways])
@@ -234,11 +232,8 @@ class Recurrence(_Opened):
 
 def _recorded(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
     """The states of a layer and the last one, by operations that autograd records."""
-    states = list[Any]()
-    for each in ih(x).unbind(along):
-        state = CELLS[kind](each, hh(state[0]), state)
-        states.append(state[0])
-    return torch.stack(states, along), state
+    states, last = steps(kind, ih(x).unbind(along), hh, state)
+    return torch.stack(states, along), last
 
 
 def _in_place(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
@@ -251,13 +246,12 @@ def _in_place(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tu
 def _clocked(ways: Sequence[Callable[[], Any]]) -> list[float]:
     """The least time of some runs of each way, in turns, in seconds; the first does not count."""
     found = [list[float]() for _ in ways]
-    for _ in range(1 + LOOPED):
-        for run, times in zip(ways, found, strict=True):
-            start = time.perf_counter()
-            made = run()[0]
-            if made.is_cuda:
-                torch.cuda.synchronize(made.device)
-            times.append(time.perf_counter() - start)
+    for run, times in [*zip(ways, found, strict=True)] * (1 + LOOPED):
+        start = time.perf_counter()
+        made = run()[0]
+        if made.is_cuda:
+            torch.cuda.synchronize(made.device)
+        times.append(time.perf_counter() - start)
     return [min(each[1:]) for each in found]
 
 

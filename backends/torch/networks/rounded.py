@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,15 @@ import torch
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
-VERSION = operator.attrgetter("_version")
-"""How often a tensor was written into."""
+VERSION, POINTER = operator.attrgetter("_version"), torch.Tensor.data_ptr
+"""How often a tensor was written into, and where it is."""
 
 
-def state_of(tensors: Iterable[torch.Tensor]) -> Any:
+def state_of(held: Sequence[torch.Tensor]) -> Any:
     """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
-    held = [*tensors]
     if any(map(torch.Tensor.is_inference, held)):
         return None
-    found = map(id, held), map(VERSION, held), map(torch.Tensor.data_ptr, held)
-    return torch.is_inference_mode_enabled(), *itertools.chain(*found)
+    return torch.is_inference_mode_enabled(), *map(id, held), *map(VERSION, held), *map(POINTER, held)
 
 
 class Rounded(torch.nn.Module):
@@ -60,11 +57,11 @@ class Rounded(torch.nn.Module):
 
     def forward(self) -> torch.Tensor:
         """The factor."""
-        held = self._parameters  # much of the time of small calls would go by attributes of modules
-        trained = torch.is_grad_enabled() and held["scale"].requires_grad  # type: ignore[union-attr]
-        if torch.compiler.is_compiling() or trained or "free" in held:
+        # attributes of modules would take much of the time of small calls
+        read: Any = self._buffers["codes"], self._parameters["scale"]
+        trained = torch.is_grad_enabled() and read[1].requires_grad
+        if torch.compiler.is_compiling() or trained or "free" in self._parameters:
             return self._product()
-        read: Any = self._buffers["codes"], held["scale"]
         return self._kept("product", read, lambda: self._product().detach())
 
     def _kept(
