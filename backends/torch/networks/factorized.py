@@ -111,6 +111,9 @@ def _rounded(module: Any) -> torch.Tensor | None:
 
 def _linear(module: Any, x: Any) -> Any:
     if (whole := _rounded(module)) is not None:
+        x = (
+            x if x.ndim == 2 else x.contiguous()
+        )  # torch multiplies others in two steps, if nothing needs gradients
         return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
     found, weight = module._modules[module._place](x), module._parameters.get("weight")
     if weight is None:

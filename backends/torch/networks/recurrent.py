@@ -131,7 +131,7 @@ class Recurrence(_Opened):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         is_plain = isinstance(input, torch.Tensor) and input.ndim == 3
-        if is_plain and any(each._forward_hooks for pair in self.pairs() for each in pair):
+        if is_plain and any(each._forward_hooks for each in self._modules.values() if each is not None):
             return self._looped(input, hx)
         draws = self.training and self.base.dropout  # which measuring would do more than once
         if is_plain and not (draws or _is_mixed(input) or torch.is_grad_enabled() or is_traced() or not input.numel()):
