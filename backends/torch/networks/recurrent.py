@@ -134,7 +134,8 @@ class Recurrence(_Opened):
         if is_plain and any(each._forward_hooks for each in self._modules.values() if each is not None):
             return self._looped(input, hx)
         draws = self.training and self.base.dropout  # which measuring would do more than once
-        if is_plain and not (draws or _is_mixed(input) or torch.is_grad_enabled() or is_traced() or not input.numel()):
+        is_recorded = torch.is_grad_enabled() or is_traced()
+        if is_plain and not (draws or is_recorded or _is_mixed(input) or not input.numel()):
             return self._measured(input, hx)
         return self._fused(input, hx)
 
