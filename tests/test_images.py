@@ -179,7 +179,7 @@ def test_the_hub(
     ("load", "name"),
     [
         (lambda: load_images(Source("mnist"), 0), "ylecun/mnist"),
-        (lambda: load_texts(0, None), "stanfordnlp/imdb"),
+        (lambda: load_texts(None), "stanfordnlp/imdb"),
     ],
 )
 def test_no_network(monkeypatch: pytest.MonkeyPatch, load: Any, name: str) -> None:

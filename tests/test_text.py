@@ -64,7 +64,7 @@ def study(folder: Path, reviews: Path, **changes: Any) -> Any:
 
 
 def test_texts_become_tokens(reviews: Path) -> None:
-    examples = load_texts(0, str(reviews))
+    examples = load_texts(str(reviews))
     tokens, there = examples.train_inputs
     assert tokens.shape == there.shape == (120, 17)
     assert torch.equal(there, tokens != PADDING)
@@ -90,12 +90,12 @@ def test_a_transformer_learns_the_sentiment(tmp_path: Path, reviews: Path) -> No
 def test_the_same_texts_with_other_labels_are_others(reviews: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(reviews, copy)
-    assert load_texts(0, str(copy)).about == load_texts(0, str(reviews)).about
+    assert load_texts(str(copy)).about == load_texts(str(reviews)).about
     for part in ("train", "test"):
         (copy / part / "neg").rename(copy / part / "other")
         (copy / part / "pos").rename(copy / part / "neg")
         (copy / part / "other").rename(copy / part / "pos")
-    assert load_texts(0, str(copy)).about != load_texts(0, str(reviews)).about
+    assert load_texts(str(copy)).about != load_texts(str(reviews)).about
 
 
 def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
@@ -130,7 +130,7 @@ def test_texts_are_not_augmented(tmp_path: Path, reviews: Path, setting: str) ->
 def test_a_folder_that_is_not_as_expected(tmp_path: Path, broken: Any, message: str) -> None:
     broken(tmp_path)
     with pytest.raises(TensornetError, match=message):
-        load_texts(0, str(tmp_path))
+        load_texts(str(tmp_path))
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         write_reviews(tmp_path / part, 2, 0)
     (tmp_path / "train" / "pos" / "0.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TensornetError, match=r"cannot read .*train: (?s:.*)in UTF-8"):
-        load_texts(0, str(tmp_path))
+        load_texts(str(tmp_path))
 
 
 def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         "load_dataset",
         lambda name: asked.append(name) or datasets.DatasetDict(train=part, test=part),
     )
-    examples = load_texts(0, None)
+    examples = load_texts(None)
     assert asked == ["stanfordnlp/imdb"]
     assert examples.train_labels.tolist() == [1, 0]
 
@@ -172,10 +172,10 @@ def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch, columns: Any, fo
     part = datasets.Dataset.from_dict(columns)
     monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict(train=part, test=part))
     if isinstance(found, list):
-        assert load_texts(0, "a/b").train_labels.tolist() == found
+        assert load_texts("a/b").train_labels.tolist() == found
         return
     with pytest.raises(TensornetError, match=found):
-        load_texts(0, "a/b")
+        load_texts("a/b")
 
 
 def test_an_unknown_study(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ class Row:
 
 TASK = Task(
     "rows", "Rows", "image", {"rows": Row("with dropout and augmentation")}, replace(FULL, epochs=40, batch=2),
-    lambda seed, data: examples(), lambda row, examples: classifier(),
+    lambda seed: examples(), lambda row, examples: classifier(),
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from .task import OPTIMIZERS, BuiltRow, Examples, Recipe, Task, built, checked_s
 from .text import text
 from .thesis import thesis
 
-__all__ = ["Subject", "TASKS", "forget_examples", "located"]
+__all__ = ["Subject", "TASKS", "examples_of", "located"]
 
 BUDGET = "budget"
 """The placeholder in a row that is replaced by each of its budgets."""
@@ -102,18 +102,14 @@ class Subject:
             return _changed(base, self.path, self.document) if self.path else base
 
     def examples(self, seed: int) -> Examples:
-        """The examples of a seed; those of the last call are cached."""
-        return _examples(self.name, self.data, seed if TASKS[self.name](self.data).splits else 0)
+        """The examples of a seed."""
+        return examples_of(self.name, self.data, seed if TASKS[self.name](self.data).splits else 0)
 
 
 @functools.lru_cache(maxsize=1)
-def _examples(name: str, data: Data, seed: int) -> Examples:
-    return TASKS[name](data).load(seed, data)
-
-
-def forget_examples() -> None:
-    """Clears the cache, so that examples are loaded again at the next call."""
-    _examples.cache_clear()
+def examples_of(name: str, data: Data, seed: int) -> Examples:
+    """The examples of a task; those of the last call are cached."""
+    return TASKS[name](data).load(seed)
 
 
 # ---------------------------------------------------------------------------- the file

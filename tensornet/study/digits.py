@@ -126,7 +126,7 @@ TEST_IMAGES = 450
 """The number of test images; the other 1,347 are for training."""
 
 
-def load_digits(seed: int, data: Data = None) -> Examples:
+def load_digits(seed: int) -> Examples:
     """The digits, split by `seed` with every class in proportion.
 
     Pixels go from 0 to 16. They are standardised by the mean and standard deviation of all training
@@ -134,13 +134,7 @@ def load_digits(seed: int, data: Data = None) -> Examples:
 
     Raises:
         BackendError: scikit-learn or PyTorch is missing.
-        TensornetError: `data` is given, as the digits come with scikit-learn.
     """
-    if data is not None:
-        fix = (
-            "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
-        )
-        raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
     where, called = "the digits of scikit-learn", "Handwritten digits"
     return examples_of(where, split_digits(seed), called=called, known=True)
 
@@ -173,8 +167,17 @@ DIGITS = Task(
 
 
 def digits(data: Data) -> Task:
-    """The default study, of the digits or of the user's own arrays."""
-    if not are_arrays(data):
+    """The default study, of the digits or of the user's own arrays.
+
+    Raises:
+        TensornetError: the data are no arrays, as the digits come with scikit-learn.
+    """
+    if data is None:
         return DIGITS
-    name, load = f"digits-{Path(name_of(data)).stem}", lambda seed, data: load_arrays(data)
+    if not are_arrays(data):
+        fix = (
+            "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
+        )
+        raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
+    name, load = f"digits-{Path(name_of(data)).stem}", lambda seed: load_arrays(data)
     return replace(DIGITS, name=name, example="example", load=load, splits=False)

@@ -87,11 +87,8 @@ class _Shown:
     @functools.cached_property
     def epochs(self) -> Any:
         """Mean and deviation over the seeds of the error by epoch, by name, part and epoch."""
-        lines = [
-            {"name": run.name, "epoch": n, "train": 100.0 - each.train_top1, "test": 100.0 - each.test_top1}
-            for run in self.runs.result
-            for n, each in enumerate(run.history, 1)
-        ]
+        entries = [(run.name, n, each) for run in self.runs.result for n, each in enumerate(run.history, 1)]
+        lines = [(name, n, 100.0 - each.train_top1, 100.0 - each.test_top1) for name, n, each in entries]
         frame = library("pandas").DataFrame(lines, columns=["name", "epoch", "train", "test"])
         return frame.groupby(["name", "epoch"], sort=False).agg(["mean", "std"])
 

@@ -42,7 +42,7 @@ Costs = Mapping[str, Appraisal]
 
 
 def write_outputs(
-    folder: Path, task: Task, results: Results, environment: Mapping[str, Any], costs: Costs | None = None
+    folder: Path, task: Task, results: Results, environment: Mapping[str, Any], costs: Costs
 ) -> None:
     """Writes all files of results, each whole or not at all.
 
@@ -51,13 +51,12 @@ def write_outputs(
         task: the task of the study.
         results: every run that is shown.
         environment: the values that numbers depend on besides the runs.
-        costs: name of a run → the costs of its classifier, if they were measured.
+        costs: name of a run → the costs of its classifier; empty if they were not measured.
 
     Raises:
         TensornetError: the folder cannot be written.
     """
-    costs, runs = costs or {}, runs_of(results, costs or {})
-    environment = {"python": platform.python_version(), **environment}
+    runs, environment = runs_of(results, costs), {"python": platform.python_version(), **environment}
     pictures = draw(task, runs, environment["data"]["test"])
     markdown = report(task, runs, environment)
     renderer = library("markdown_it").MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
@@ -219,11 +218,8 @@ def _command(task: Task, firsts: Sequence[RunResult], environment: Mapping[str, 
     command = ["tensornet study", shlex.quote(environment["task"])]
     command += [f"--data {shlex.quote(place)}"] if isinstance(place, str) else []
     command += [f"--seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}"]
-    command += [
-        f"--{name} {hardware[name]}"
-        for name in ("threads", "device", "precision", "mesh")
-        if name in hardware
-    ]
+    named = ("threads", "device", "precision", "mesh")
+    command += [f"--{name} {hardware[name]}" for name in named if name in hardware]
     shown = {each.row for each in firsts}
     rows = [name for name in task.rows if name in shown]
     command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []

@@ -24,7 +24,7 @@ from tensornet.sharding.sharded import check_undivided
 
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
-from .configuration import Subject, forget_examples, located
+from .configuration import Subject, examples_of, located
 from .jobs import Job, Run, Workers, appraisals, on_workers, settings_of, train_job, train_on_worker
 from .libraries import NEEDED, library, versions
 from .mesh import first, own_device, together
@@ -110,7 +110,7 @@ def run_study(
     chosen = subject.seeds if given is None else checked_seeds(given)
     for name in NEEDED:  # none is missing after minutes of training
         library(name)
-    forget_examples()
+    examples_of.cache_clear()
     threads = subject.task.threads if threads is None else threads
     if mesh is not None and workers is not None:
         raise TensornetError("mesh and workers are both given", fix="give one of them")

@@ -38,7 +38,7 @@ FORMAT = "tensornet.study.run.4"
 
 
 def seal(content: bytes) -> bytes:
-    """Replaces BLANK in content that holds `"seal": BLANK` once by the digest of the whole content.
+    """Writes the digest of content that holds `"seal": BLANK` once in the place of BLANK.
 
     Example:
         >>> is_sealed(seal(f'{{"seal": "{BLANK}", "loss": 0.5}}'.encode()))
@@ -46,18 +46,13 @@ def seal(content: bytes) -> bytes:
         >>> is_sealed(seal(f'{{"seal": "{BLANK}", "loss": 0.5}}'.encode()).replace(b"0.5", b"0.1"))
         False
     """
-    return SEAL.sub(rb"\g<1>" + _digest(content), content, 1)
+    blank = SEAL.sub(rb"\g<1>" + BLANK.encode(), content, 1)
+    return SEAL.sub(rb"\g<1>" + hashlib.sha256(blank).hexdigest().encode(), content, 1)
 
 
 def is_sealed(content: bytes) -> bool:
     """Whether the content is complete and as `seal` returned it."""
-    found = SEAL.search(content)
-    return found is not None and found[2] == _digest(content)
-
-
-def _digest(content: bytes) -> bytes:
-    blank = SEAL.sub(rb"\g<1>" + BLANK.encode(), content, 1)
-    return hashlib.sha256(blank).hexdigest().encode()
+    return SEAL.search(content) is not None and seal(content) == content
 
 
 def sealed_tensors(tensors: Tensors, texts: Texts) -> bytes:

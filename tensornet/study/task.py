@@ -247,7 +247,7 @@ class Task:
         example: the noun for one example.
         rows: name to settings of a classifier, in the order they are trained and shown.
         recipe: how all of them are trained, except for the optimizer.
-        load: returns the examples, given a seed and the source of the data (a name, a folder, arrays, or None).
+        load: returns the examples, given a seed.
         build: returns the graph of a row for these examples.
         caution: how the numbers of the recipe were tried on the examples, as a warning to readers of the accuracies.
         tried: the names of these numbers.
@@ -271,7 +271,7 @@ class Task:
     example: str
     rows: Mapping[str, Any]
     recipe: Recipe
-    load: Callable[[int, Any], Examples]
+    load: Callable[[int], Examples]
     build: Callable[[Any, Examples], tn.Graph] = built
     caution: str = ""
     tried: tuple[str, ...] = ()

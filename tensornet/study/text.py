@@ -14,7 +14,7 @@ from .arrays import Data, columns_of, hub, labels_of, name_of
 from .libraries import library
 from .task import BuiltRow, Examples, Recipe, Task
 
-__all__ = ["TEXT", "load_texts", "text"]
+__all__ = ["load_texts", "text"]
 
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
@@ -50,14 +50,22 @@ def text(data: Data) -> Task:
     if callable(data) or str(data).endswith(".npz"):
         fix = "give a folder of texts, or arrays to the study `digits`, or images to `thesis`"
         raise TensornetError(f"the study `text` reads texts, and {name_of(data)} holds arrays", fix=fix)
-    return TEXT
+    return Task(
+        name="text",
+        title="{data}: parameters and accuracy",
+        example="text",
+        rows=ROWS,
+        recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),
+        load=lambda seed: load_texts(data),
+        controls=frozenset({"words"}),
+        kinds=("words alone", "Transformers"),
+    )
 
 
-def load_texts(seed: int, data: str | None) -> Examples:
+def load_texts(data: str | None = None) -> Examples:
     """Labelled texts, as tokens and a mask of those that are not padding.
 
     Args:
-        seed: not used; the data set has a test part of its own.
         data: a data set of the Hugging Face hub with columns `text` and `label`
             (stanfordnlp/imdb if not given), or a folder with `train/<class>/*.txt` and
             `test/<class>/*.txt`.
@@ -113,15 +121,3 @@ def _of_folder(folder: Path) -> dict[str, Any]:
         labels = np.take(files.target_names, np.array(files.target, int))
         found |= {f"x_{which}": files.data, f"y_{which}": labels}
     return found
-
-
-TEXT = Task(
-    name="text",
-    title="{data}: parameters and accuracy",
-    example="text",
-    rows=ROWS,
-    recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),
-    load=load_texts,
-    controls=frozenset({"words"}),
-    kinds=("words alone", "Transformers"),
-)

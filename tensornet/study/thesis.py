@@ -63,9 +63,6 @@ def thesis(data: Data) -> Task:
     table = experiments()["digits" if source is None else name]
     rows = experiments()[table.get("rows_of")]["rows"] if "rows_of" in table else table["rows"]
 
-    def load(seed: int, data: Data) -> Examples:
-        return load_arrays(data, images=True) if source is None else load_images(source, seed)
-
     def build(row: BuiltRow, examples: Examples) -> tn.Graph:
         shape = table["shape"] if source else {**fitting(examples), "depths": (2, 2)}
         return built(replace(row, settings={**shape, **row.settings}), examples)
@@ -76,7 +73,7 @@ def thesis(data: Data) -> Task:
         example="image",
         rows={row: _row(row, **each) for row, each in rows.items()},
         recipe=Recipe().changed(table["recipe"]),
-        load=load,
+        load=lambda seed: load_arrays(data, images=True) if source is None else load_images(source, seed),
         reference="swin",
         build=build,
         optimizers=("adamw", "adam"),
