@@ -63,8 +63,8 @@ def _moments_of(network: torch.nn.Module, batches: tuple[Any, ...]) -> list[Any]
             return
         if isinstance(layer, torch.nn.Conv2d):
             x = torch.nn.functional.unfold(x, layer.kernel_size, stride=layer.stride).mT
-        x = x.reshape(-1, x.shape[-1])[:: max(1, x.numel() // x.shape[-1] // 4096)].double()
-        sums[id(layer)] = sums.get(id(layer), 0) + x.mT @ x
+        x = x.reshape(-1, x.shape[-1])[:: max(1, x.numel() // x.shape[-1] // 1024)]
+        sums[id(layer)] = sums.get(id(layer), 0) + (x.mT @ x).double()
 
     hooks = [each.register_forward_hook(seen) for each in _layers(network)]
     with torch.no_grad():

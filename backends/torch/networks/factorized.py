@@ -106,7 +106,7 @@ class Factorized:
 
 def _rounded(module: Any) -> torch.Tensor | None:
     """The weight of a layer that is rounded without ranks, made at its last change; else None."""
-    return None if module._lone is None else module._modules[module._place]._modules[module._lone]()
+    return None if module._lone is None else module._modules[module._place]._modules[module._lone].forward()
 
 
 def _linear(module: Any, x: Any) -> Any:
@@ -153,8 +153,7 @@ def _convolved(module: Any, x: Any, kernel: Any, bias: Any) -> Any:
         return module._conv_forward(x, kernel, bias)
     given = (module.stride, module.padding, module.dilation)
     turned: list[Any] = [each if isinstance(each, str) else each[::-1] for each in given]
-    y: Any = torch.conv2d(x.mT, kernel.mT, bias, turned[0], turned[1], turned[2], module.groups)
-    return y.mT
+    return torch.conv2d(x.mT, kernel.mT, bias, turned[0], turned[1], turned[2], module.groups).mT
 
 
 _DIRECT: dict[str, Callable[[Any, Any], Any]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,15 +11,12 @@ import torch
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
-VERSION, POINTER = operator.attrgetter("_version"), torch.Tensor.data_ptr
-"""How often a tensor was written into, and where it is."""
-
 
 def state_of(held: Sequence[torch.Tensor]) -> Any:
     """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
-    if any(map(torch.Tensor.is_inference, held)):
+    if True in [each.is_inference() for each in held]:
         return None
-    return torch.is_inference_mode_enabled(), *map(id, held), *map(VERSION, held), *map(POINTER, held)
+    return torch.is_inference_mode_enabled(), [(id(each), each._version, each.data_ptr()) for each in held]
 
 
 class Rounded(torch.nn.Module):
