@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -117,9 +117,8 @@ def allocate(
     """
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
-    graph = _bound(graph, params)
-    whole = _whole(graph, params, options, load_backend(backend), device, sizes)
-    return allotted(_candidates(graph, params, options, inputs, sizes), options, whole)
+    network = _Network(_bound(graph, params), params, options, sizes)
+    return allotted(network.candidates(inputs), options, network.whole(load_backend(backend), device))
 
 
 def compress(
@@ -191,15 +190,13 @@ def compress(
         return found
     if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    network = _bound(network, params)
-    whole = _whole(network, params, options, load_backend(backend), device, sizes)
     batches, held = (None, []) if calibrate is None else held_out(batches_of(calibrate))
-    ways = [_candidates(network, params, options, batches, sizes)]
+    own = _Network(_bound(network, params), params, options, sizes)
+    ways = [own.candidates(batches)]
     if calibrate is not None and budget.kind != "error":
         ways.append([replace(each, metric=None) for each in ways[0]])
-    made = functools.partial(_made, network, params)
-    loss = functools.partial(_loss, network, params, held if ways[0] else ())
-    return best(ways, options, whole, made, loss)
+    loss = functools.partial(own.loss, held if ways[0] else ())
+    return best(ways, options, own.whole(load_backend(backend), device), own.made, loss)
 
 
 def best(
@@ -248,55 +245,74 @@ def _bound(graph: Graph, params: Any) -> Graph:
     return graph.bind(**sizes) if sizes else graph
 
 
-def _whole(
-    graph: Graph,
-    params: Any,
-    options: Options,
-    backend: Backend,
-    device: str | None,
-    sizes: Mapping[str, int],
-) -> Whole:
-    """What a graph costs on a target."""
-    count, kind = parameter_count(graph), options.budget.kind
-    total = float(sum(map(bytes_in, params.values())) if kind == BYTES else count)
-    if kind in ("flops", "seconds"):
-        total = getattr(planned(graph, sizes, backend, device or backend.device(), "float32"), kind)
-    return Whole(cost_of(kind, backend, device, options.modes), total, count)
+@dataclass(frozen=True)
+class _Network:
+    """A graph to compress, with its parameters, which weights are included, and the sizes of open axes."""
 
+    graph: Graph
+    params: Mapping[str, Any]
+    options: Options
+    sizes: Mapping[str, int]
 
-def _candidates(
-    graph: Graph, params: Mapping[str, Any], options: Options, inputs: Any, sizes: Mapping[str, int]
-) -> list[Candidate]:
-    """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up.
+    def whole(self, backend: Backend, device: str | None) -> Whole:
+        """What the graph costs on a target."""
+        count, kind = parameter_count(self.graph), self.options.budget.kind
+        total = float(sum(map(bytes_in, self.params.values())) if kind == BYTES else count)
+        if kind in ("flops", "seconds"):
+            plan = planned(self.graph, self.sizes, backend, device or backend.device(), "float32")
+            total = getattr(plan, kind)
+        return Whole(cost_of(kind, backend, device, self.options.modes), total, count)
 
-    Args:
-        graph, params: a graph and its parameters.
-        options: which weights are included.
-        inputs: batches that weigh them, or None.
-        sizes: the sizes of open axes.
-    """
-    whole, leaves = graph.flat, {leaf.name: leaf for leaf in graph.parameters}
-    told = ("parameter of this graph", "parameters")
-    names = included([*leaves], options.include, options.exclude, *told)
-    places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
-    paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
-    if inputs is not None and paths:
-        weighed = metrics(graph, params, paths, inputs, DAMPING)
-    known = {**whole.bound, **dict.fromkeys(graph.open_sizes, NOMINAL), **whole_sizes(graph, sizes)}
-    found = list[Candidate]()
-    for name, at in places.items():
-        columns = at[0].dims if at else ()
-        kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
-        read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
-        rows = 0
-        for line, axes in read or _looked_up(whole, name):
-            scope = whole.scope(line)
-            rows += math.prod(int(evaluate(evaluate(scope[axis], whole.bound), known)) for axis in axes)
-        if rows:
-            dims = dims_of(leaves[name], graph)
-            layer = alone(dims, columns, kept)
-            found.append(Candidate(name, dims, layer, params[name], rows, weighed.get(name)))
-    return found
+    def candidates(self, inputs: Any) -> list[Candidate]:
+        """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up.
+
+        Args:
+            inputs: batches that weigh them, or None.
+        """
+        graph, params, options = self.graph, self.params, self.options
+        whole, leaves = graph.flat, {leaf.name: leaf for leaf in graph.parameters}
+        told = ("parameter of this graph", "parameters")
+        names = included([*leaves], options.include, options.exclude, *told)
+        places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
+        paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
+        if inputs is not None and paths:
+            weighed = metrics(graph, params, paths, inputs, DAMPING)
+        known = {**whole.bound, **dict.fromkeys(graph.open_sizes, NOMINAL), **whole_sizes(graph, self.sizes)}
+        found = list[Candidate]()
+        for name, at in places.items():
+            columns = at[0].dims if at else ()
+            kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
+            read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
+            rows = 0
+            for line, axes in read or _looked_up(whole, name):
+                scope = whole.scope(line)
+                rows += math.prod(int(evaluate(evaluate(scope[axis], whole.bound), known)) for axis in axes)
+            if rows:
+                dims = dims_of(leaves[name], graph)
+                layer = alone(dims, columns, kept)
+                found.append(Candidate(name, dims, layer, params[name], rows, weighed.get(name)))
+        return found
+
+    def made(self, allocation: Allocation, factors: Factors) -> Compressed:
+        """The graph with factors in the place of weights."""
+        if not factors:
+            return Compressed(self.graph, dict(self.params), allocation)
+        with any_rank():
+            graph = substitute(self.graph, allocation.weights, modes=allocation.modes)
+        found = {f"{path}.{name}": a for path, each in factors.items() for name, a in each.items()}
+        known = dict(self.params) | found
+        codes = [name for name in found if name.endswith(CODES)]
+        graph = freeze(graph, known, codes) if codes else graph
+        return Compressed(graph, {leaf.name: known[leaf.name] for leaf in graph.parameters}, allocation)
+
+    def loss(self, held: Sequence[Any], made: Compressed) -> float | None:
+        """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
+        if not held:
+            return None
+        pairs = ((self.graph, self.params), (made.model, made.params))
+        backend = backend_of(next(iter(self.params.values())))
+        runs = [compile(each, backend=backend, params=values) for each, values in pairs]
+        return lost_by([run(*batch) for run in runs] for batch in held)
 
 
 def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, set[str]]]:
@@ -306,27 +322,6 @@ def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, set[str]]]:
         if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
             return []
     return [(line, {*axes_of_index(index[:1])}) for line, index in reads]
-
-
-def _made(graph: Graph, params: Mapping[str, Any], allocation: Allocation, factors: Factors) -> Compressed:
-    """A graph with factors in the place of weights."""
-    if not factors:
-        return Compressed(graph, dict(params), allocation)
-    with any_rank():
-        graph = substitute(graph, allocation.weights, modes=allocation.modes)
-    known = dict(params) | {f"{path}.{name}": a for path, each in factors.items() for name, a in each.items()}
-    codes = [leaf.name for leaf in graph.parameters if leaf.name.endswith(CODES) and leaf.name not in params]
-    graph = freeze(graph, known, codes) if codes else graph
-    return Compressed(graph, {leaf.name: known[leaf.name] for leaf in graph.parameters}, allocation)
-
-
-def _loss(graph: Graph, params: Mapping[str, Any], held: Sequence[Any], made: Compressed) -> float | None:
-    """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
-    if not held:
-        return None
-    pairs, backend = ((graph, params), (made.model, made.params)), backend_of(next(iter(params.values())))
-    runs = [compile(each, backend=backend, params=values) for each, values in pairs]
-    return lost_by([run(*batch) for run in runs] for batch in held)
 
 
 # ---------------------------------------------------------------------------- batches and names
