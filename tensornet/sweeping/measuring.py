@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
 from ..dtypes import element_type, itemsize
-from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, near
+from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, near
 from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -32,12 +31,10 @@ from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from ..runtime.compiling import compile, module, to_backend
 from ..runtime.initial_values import init
-from .sweeps import Row, Sweep, plain
+from .making import BASELINE, Candidate, candidates
+from .sweeps import Sweep
 
 __all__ = ["sweep"]
-
-BASELINE = "baseline"
-"""The name of a baseline that is given as a graph."""
 
 
 def sweep(
@@ -109,17 +106,12 @@ def sweep(
     if inputs is not None and not isinstance(inputs, Mapping):
         fix = 'give arrays by the names of inputs: {"x": array}'
         raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
-    if error is not None and not callable(error):
-        fix = "give a function of a graph, or what the graphs are to approximate as weights="
-        raise TensornetError(f"error is {error!r}", fix=fix)
-    if weights is not None and error is not None:
-        raise TensornetError("error and weights are both given", fix="give one of them")
-    error = error if weights is None else functools.partial(nearest, weights=weights)
     where, kind = chosen.device() if device is None else device, element_type(dtype)
     given = to_backend(inputs or {}, chosen, device=where)
-    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, training, error, sizes, given)
+    judge = _judge(error, weights)
+    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, training, judge, sizes, given)
     bench.check()
-    found = _candidates(graphs, over, baseline)
+    found = candidates(graphs, over, baseline)
     bench.check_names([each.graph for each in found if each.graph])
     with bench.taken():
         for each in found:
@@ -129,148 +121,17 @@ def sweep(
             raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}", fix=fix)
         if measure:
             bench.measure(found)
-        version = chosen.version(where)
-    rows, pairs = tuple(each.row for each in found), [(each.graph, each.plan) for each in found if each.plan]
-    at = {name: plan.graph.bound[name] for graph, plan in pairs for name in graph.open_sizes}
-    assumed = dict.fromkeys(name for graph, _ in pairs for name in bench.bound(graph).open_sizes)
-    first = next(row.name for row in rows if not row.refused)
-    return Sweep(
-        rows=rows,
-        baseline=BASELINE if isinstance(baseline, Graph) else baseline or first,
-        backend=chosen.name,
-        device=where,
-        dtype=kind,
-        where=version,
-        threads=threads,
-        clock=clock,
-        sizes=tuple(at.items()),
-        assumed=tuple(assumed),
-        rounds=rounds if measure else 0,
-        certainty=str(pairs[0][1].certainty or ""),
-    )
+        return bench.table(found, BASELINE if isinstance(baseline, Graph) else baseline, measure)
 
 
-# ---------------------------------------------------------------------------- graphs
-
-
-@dataclass
-class Candidate:
-    """A graph of a sweep, and what is found of it.
-
-    Attributes:
-        name, chosen: the name of its row, and the settings that it was built with.
-        graph: the graph; None if it is refused.
-        costs, notes: the costs of its row, and the remarks.
-        plan: the plan of the forward pass.
-        both: the plan of the forward and the backward pass, if it is required and there is one.
-    """
-
-    name: str
-    chosen: tuple[tuple[str, Any], ...] = ()
-    graph: Any = None
-    costs: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    plan: Plan | None = None
-    both: Plan | None = None
-
-    @property
-    def row(self) -> Row:
-        """Its row."""
-        return Row(self.name, self.chosen, **self.costs, note="; ".join(self.notes))
-
-    @contextlib.contextmanager
-    def noting(self, what: str) -> Iterator[None]:
-        """Makes a remark of an error in the block: one of the library, or a lack of memory."""
-        try:
-            yield
-        except (TensornetError, MemoryError, RuntimeError) as error:
-            if not isinstance(error, TensornetError) and not _is_of_memory(error):
-                raise
-            reason = getattr(error, "message", None) or str(error).partition("\n")[0]
-            self.notes.append(f"{what}: {reason}")
-
-
-def _candidates(
-    graphs: Mapping[str, Graph] | Callable[..., Graph],
-    over: Mapping[str, list[Any]] | None,
-    baseline: str | Graph | None,
-) -> list[Candidate]:
-    """The graphs, in order. A baseline that is given as a graph comes first.
-
-    Raises:
-        TensornetError: there are no graphs or no choices, two graphs have the same name, the baseline is unknown, or
-            every combination is refused.
-    """
-    found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
-    if isinstance(baseline, Graph):
-        found = [Candidate(BASELINE, graph=baseline), *found]
-    if not found:
-        raise TensornetError("there is nothing to sweep over", fix='give graphs by name: {"dense": graph}')
-    names = [each.name for each in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
-    if not isinstance(baseline, Graph | None) and baseline not in names:
-        raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
-    return found
-
-
-def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
-    if over is not None:
-        fix = "give what builds a graph, tn.sweep(tn.models.linear, over=…), or leave `over` out"
-        raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
-    for name, graph in graphs.items():
-        if not isinstance(name, str) or not isinstance(graph, Graph):
-            told = f"{name!r}: {type(graph).__name__} is no name with a graph"
-            raise TensornetError(told, fix='give graphs by name: {"dense": graph}')
-    return [Candidate(name, graph=graph) for name, graph in graphs.items()]
-
-
-def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
-    if isinstance(build, Graph) or not callable(build):
-        fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
-        raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
-    over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
-    if not over:
-        fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
-        raise TensornetError("there are no settings to build graphs with", fix=fix)
-    for setting, choices in over.items():
-        if not isinstance(choices, list):  # a tuple may be one choice, such as a rank for each mode
-            told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
-            fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
-            raise TensornetError(told, fix=fix)
-    found, refused = list[Candidate](), list[TensornetError]()
-    for values in itertools.product(*over.values()):
-        settings = dict(zip(over, values, strict=True))
-        # words appear without their setting, as in `cp, rank=0.1`
-        words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
-        made = Candidate(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
-        found.append(made)
-        try:
-            made.graph, made.notes = _noting(build, settings)
-        except TensornetError as error:
-            made.costs["refused"] = error.message
-            refused.append(error)
-    if refused and len(refused) == len(found):
-        raise refused[0]
-    return found
-
-
-def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, list[str]]:
-    """The graph that is built, and the warnings of the library. Other warnings are issued again."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        graph = build(**settings)
-    if not isinstance(graph, Graph):
-        told = f"what builds graphs returned a {type(graph).__name__}"
-        raise TensornetError(told, fix="return a graph, as tn.layer does")
-    notes = dict[str, None]()
-    for each in heard:
-        if issubclass(each.category, TensornetWarning):
-            notes[str(each.message).split("\n")[0]] = None
-        else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return graph, [*notes]
+def _judge(error: Callable[[Graph], float] | None, weights: Any) -> Callable[[Graph], float] | None:
+    """The function that returns the error of a graph, if one is given, or weights that graphs approximate."""
+    if error is not None and not callable(error):
+        fix = "give a function of a graph, or what the graphs are to approximate as weights="
+        raise TensornetError(f"error is {error!r}", fix=fix)
+    if weights is not None and error is not None:
+        raise TensornetError("error and weights are both given", fix="give one of them")
+    return error if weights is None else functools.partial(nearest, weights=weights)
 
 
 # ---------------------------------------------------------------------------- costs
@@ -396,6 +257,27 @@ class Bench:
         """The options of the library for where a graph runs."""
         return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
 
+    def table(self, candidates: Sequence[Candidate], baseline: str | None, measured: bool) -> Sweep:
+        """The rows of all graphs, compared with one of them: the first that is not refused if none is named."""
+        rows = tuple(each.row for each in candidates)
+        pairs = [(each.graph, each.plan) for each in candidates if each.plan is not None]
+        at = {name: plan.graph.bound[name] for graph, plan in pairs for name in graph.open_sizes}
+        assumed = dict.fromkeys(name for graph, _ in pairs for name in self.bound(graph).open_sizes)
+        return Sweep(
+            rows=rows,
+            baseline=baseline or next(row.name for row in rows if not row.refused),
+            backend=self.backend.name,
+            device=self.device,
+            dtype=self.dtype,
+            where=self.backend.version(self.device),
+            threads=self.threads,
+            clock=self.clock,
+            sizes=tuple(at.items()),
+            assumed=tuple(assumed),
+            rounds=self.rounds if measured else 0,
+            certainty=str(pairs[0][1].certainty or ""),
+        )
+
     # ---- times
 
     def measure(self, candidates: Sequence[Candidate]) -> None:
@@ -473,9 +355,3 @@ def _number(error: Callable[[Graph], float], graph: Graph) -> float:
     if math.isnan(found):
         raise TensornetError("it is not a number")
     return found
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether an error means too little memory. Each library reports this in its own way."""
-    told = str(error).lower()
-    return isinstance(error, MemoryError) or "memory" in told or "resource_exhausted" in told
