@@ -111,9 +111,8 @@ def _rounded(module: Any) -> torch.Tensor | None:
 
 def _linear(module: Any, x: Any) -> Any:
     if (whole := _rounded(module)) is not None:
-        x = (
-            x if x.ndim == 2 else x.contiguous()
-        )  # torch multiplies others in two steps, if nothing needs gradients
+        # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
+        x = x if x.ndim == 2 else x.contiguous()
         return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
     found, weight = module._modules[module._place](x), module._parameters.get("weight")
     if weight is None:
