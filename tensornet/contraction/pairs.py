@@ -198,17 +198,6 @@ Order: TypeAlias = "tuple[Pair, ...]"
 Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
-class _Known(dict[Any, Any]):
-    """Values by key, each computed when it is first read."""
-
-    def __init__(self, compute: Callable[[Any], Any]) -> None:
-        self.compute = compute
-
-    def __missing__(self, key: Any) -> Any:
-        self[key] = found = self.compute(key)
-        return found
-
-
 class Pricing:
     """The ways to contract pairs of tensors of a problem, and their seconds on its device."""
 
@@ -217,19 +206,18 @@ class Pricing:
         self.profile, self.itemsize, self.sizes, self.composite = profile, itemsize, sizes, problem.composite
         self.expanded, self.asked = problem.expanded, problem.asked
         self.long = frozenset(axis for axis, size in sizes.items() if size > 1)
-        self.extent: Callable[[Collection[str]], float] = _Known(
+        cache = functools.cache
+        self.extent: Callable[[Collection[str]], float] = cache(
             lambda axes: min(math.prod([sizes[axis] for axis in axes]), MOST)
-        ).__getitem__
+        )
         """The number of positions along some axes; at most `MOST`, which only hopeless orders reach."""
-        self.walks: dict[Any, float] = _Known(
-            lambda key: profile.walk_seconds(key[0], key[1], sizes, itemsize)
+        self.walk: Callable[[Layout, tuple[Layout, ...]], float] = cache(
+            lambda result, operands: profile.walk_seconds(result, operands, sizes, itemsize)
         )
         """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
-        self.products: dict[Any, float] = _Known(lambda key: profile.matmul(*key))
-        """Seconds of the products of a batch of matrices; see `DeviceProfile.matmul`."""
-        self.copies: dict[Any, tuple[float, float]] = _Known(self._copied_at_least)
-        self.matrices: dict[Any, tuple[_Matrix, _Matrix]] = _Known(lambda key: self._matrix(*key))
-        """A tensor as the left and as the right operand of a product."""
+        self.matmul = cache(profile.matmul)
+        self.copied_at_least = cache(self._copied_at_least)
+        self.matrices = cache(self._matrices)
 
     def priced(
         self,
@@ -303,7 +291,7 @@ class Pricing:
             if swapped and _agree(a, b):
                 return
             for result in _results(one, other, choices):
-                seconds = self.walks[result, (one, other)] + self.brought(result, wanted)
+                seconds = self.walk(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
                 yield result, seconds, ("multiply", bool(swapped), result, (), (), (), groups)
@@ -332,7 +320,7 @@ class Pricing:
                 seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
                 seconds += self.transpose_seconds(layout, lead + tail) if order is None else 0.0
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
-            seconds += self.walks[lying[0], tuple(lying)] + self.profile.pointwise(moved, 0.0)
+            seconds += self.walk(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
@@ -357,10 +345,10 @@ class Pricing:
             is_added = bool(together) and together[0] in summed
             if floor + (view if together and not (batch or is_added) else 0.0) > bound:
                 continue
-            ones = self.matrices[a, together, rows, inner]
+            ones = self.matrices(a, together, rows, inner)
             if floor + min(ones[0].least, ones[1].least) > bound:
                 continue
-            others = self.matrices[b, together, columns, inner]
+            others = self.matrices(b, together, columns, inner)
             beside = self._added_up(together + rows + columns) if is_added else 0.0
             lead = () if is_added else together
             for swapped in (False, True):
@@ -447,16 +435,16 @@ class Pricing:
         kernel = self._kernel(left, right, groups)
         if kernel + left.least + right.least > limit:
             return math.inf
-        before = left.seconds if left.copied is None else left.seconds + self.walks[left.copied, (one,)]
+        before = left.seconds if left.copied is None else left.seconds + self.walk(left.copied, (one,))
         if kernel + before + right.least > limit:
             return math.inf
-        before += right.seconds if right.copied is None else right.seconds + self.walks[right.copied, (two,)]
+        before += right.seconds if right.copied is None else right.seconds + self.walk(right.copied, (two,))
         return before + kernel
 
     def _kernel(self, left: _Matrix, right: _Matrix, groups: Groups) -> float:
         """Seconds of the product itself."""
         (batch, rows, columns, _), (many, m, n, k) = groups, map(self.extent, groups)
-        seconds = self.products[many, m, n, k, self.itemsize, right.turned, left.turned]
+        seconds = self.matmul(many, m, n, k, self.itemsize, right.turned, left.turned)
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not (rows or right.turned):  # a vector times a matrix reads it row by row
@@ -465,7 +453,7 @@ class Pricing:
             seconds += self.profile.run * k * m / max(1.0, left.inner)
         return seconds
 
-    def _matrix(
+    def _matrices(
         self, layout: Layout, batch: Layout, outer: Layout, summed: Layout
     ) -> tuple[_Matrix, _Matrix]:
         """A tensor as the left and as the right operand of a product. The batch may have axes that it lacks."""
@@ -480,7 +468,7 @@ class Pricing:
             for other, inmost in ((outer, summed), (summed, outer)):
                 last = inmost or other or own
                 moves = layout[-1] != last[-1] and self.long.issuperset((layout[-1], last[-1]))
-                least = seconds + self.copies[layout][moves]
+                least = seconds + self.copied_at_least(layout)[moves]
                 found.append(_Matrix(seconds, least, False, self.extent(last), own + other + inmost))
             return found[0], found[1]
         turned = is_matrix and order.index(1) > order.index(2)
@@ -511,13 +499,13 @@ class Pricing:
 
     def transpose_seconds(self, layout: Layout, order: Layout) -> float:
         """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
-        return self.walks[order, (layout,)] + self.profile.view
+        return self.walk(order, (layout,)) + self.profile.view
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
         """The mean seconds that readers of the last result take to bring it into the wanted layout."""
         if wanted is None or wanted == result:
             return 0.0
-        return self.profile.view + self.asked * self.walks[wanted, (result,)]
+        return self.profile.view + self.asked * self.walk(wanted, (result,))
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> list[Layout]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class LoweringContext(ABC):
         target: the target that they are lowered for.
         choose: orders an n-ary contraction.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
+        limit: the seconds beyond which products are computed as they are written.
         steps: the steps so far.
         named: the names of all leaves, and of all tensors that lines and calls define.
         stored: where each of these tensors is stored.
@@ -106,6 +108,7 @@ class LoweringContext(ABC):
     target: Target
     choose: Choose
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
+    limit: float = math.inf
     steps: list[AnyStep] = field(default_factory=list)
     laid: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -142,6 +145,11 @@ class LoweringContext(ABC):
     def itemsize(self) -> int:
         """Bytes of one element."""
         return self.target.itemsize
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the steps so far that depend on arguments of a call."""
+        return sum(step.seconds for step in self.steps if self.invariant.isdisjoint(step.defines))
 
     def name(self) -> str:
         """The name of a new variable."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..contraction.order_search import fastest_with_vjp
+from ..contraction.order_search import as_written, fastest_with_vjp
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
@@ -130,7 +130,7 @@ def _contract(
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
-    order = context.choose(problem)
+    order = (context.choose if context.seconds <= context.limit else as_written)(problem)
     joint = _with_vjp(context, problem, order, values, changing) if several else None
     return _pairs(context, problem, order, values) if joint is None else joint
 

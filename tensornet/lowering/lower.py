@@ -7,6 +7,7 @@ layouts of all other intermediates, the left sides of their steps, are decided h
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ def lower(
     planned: Planned | None = None,
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
+    limit: float = math.inf,
 ) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps that compute a program, and where its outputs are.
 
@@ -77,8 +79,9 @@ def lower(
             priced, so that their names do not matter.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
+        limit: the seconds beyond which products are computed as they are written.
     """
-    context = _Lowering(Lines(program), values, target, choose, product)
+    context = _Lowering(Lines(program), values, target, choose, product, limit)
     lines = context.lines
     asked_for, outputs = frozenset(_asked_for(lines)), lines.names.outputs
     leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)

@@ -88,12 +88,12 @@ def _kernels(program: Program, context: PassContext) -> Program:
     Kernels are selected again if the products have changed.
     """
 
-    def settled_cost(part: Program) -> float:
+    def settled_cost(part: Program, limit: float) -> float:
         simple = _through(SIMPLIFICATION, part, context)
         settled = _through(ALGEBRA, simple, context)
         if settled is not simple:
             settled = select_kernels(settled, context.cost, context)
-        return context.cost(settled)
+        return context.cost(settled, limit)
 
     return select_kernels(program, settled_cost, context)
 
@@ -141,7 +141,7 @@ def optimize(graph: Graph, context: PassContext) -> Program:
 
 def simplify(graph: Graph) -> Program:
     """A graph after the passes that always pay."""
-    return _through(SIMPLIFICATION, program_of(graph), PassContext(lambda _: 0.0))
+    return _through(SIMPLIFICATION, program_of(graph), PassContext(lambda *_: 0.0))
 
 
 def _through(
