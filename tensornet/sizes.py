@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import keyword
 import math
 import operator
 import unicodedata
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -84,47 +86,36 @@ def _operator(made: Callable[[Any, Any], Any]) -> Any:
 
 
 class Size:
-    """A size with names in it: terms with coefficients other than 0, in a fixed order.
+    """A size with names in it: terms with coefficients other than 0, in a fixed order. Equal sizes are one object.
 
     Attributes:
         terms: monomials with their coefficients, in the order of a written formula: by name, large powers first,
             the constant last.
         name: the name, if the size is a bare name.
+        names: the names in it, sorted.
     """
 
-    __slots__ = ("_hash", "_names", "name", "terms")
+    __slots__ = ("__weakref__", "name", "names", "terms")
     terms: tuple[tuple[Monomial, Number], ...]
     name: str | None
+    names: tuple[str, ...]
 
-    def __init__(self, terms: tuple[tuple[Monomial, Number], ...]) -> None:
-        self.terms, self._hash = terms, hash(terms)
+    def __new__(cls, terms: tuple[tuple[Monomial, Number], ...]) -> Size:
+        known = _SIZES.get(terms)
+        if known is not None:
+            return known
+        made = super().__new__(cls)
+        inner = ((each,) if isinstance(each, str) else each.size.names for m, _ in terms for each, _ in m)
+        made.terms, made.names = terms, tuple(sorted({*itertools.chain.from_iterable(inner)}))
         match terms:
             case ((((str(name), 1),), 1),):
-                self.name = name
+                made.name = name
             case _:
-                self.name = None
-        self._names: tuple[str, ...] | None = None
+                made.name = None
+        return _SIZES.setdefault(terms, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Size, (self.terms,)  # a hash is valid in one process only
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Size):
-            return self is other or (self._hash == other._hash and self.terms == other.terms)
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names in it, sorted."""
-        if self._names is None:
-            inner = [
-                {each} if isinstance(each, str) else each.size.names for m, _ in self.terms for each, _ in m
-            ]
-            self._names = tuple(sorted({name for names in inner for name in names}))
-        return self._names
+        return Size, (self.terms,)
 
     __add__ = __radd__ = _operator(lambda one, two: total((one, two)))
     __sub__ = _operator(lambda one, two: total((one, -two)))
@@ -161,6 +152,9 @@ class Size:
         return written(self, str)
 
     __repr__ = __str__
+
+
+_SIZES: weakref.WeakValueDictionary[Any, Size] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -256,7 +250,7 @@ def quotient(size: Any, by: Any) -> Any:
     over = _joined((), monomial, -1)
     if divisor != 1:
         over = _joined(over, ((Part("divisor", divisor), -1),))
-    return Size(((over, Fraction(1) / number),)) * (size * below)
+    return _made({over: Fraction(1) / number}) * (size * below)
 
 
 def _primitive(size: Size) -> tuple[Number, Monomial, Any]:
