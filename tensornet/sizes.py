@@ -457,8 +457,8 @@ _MADE: dict[str, Callable[[Any], Any]] = {"floor": _floor, "Max": positive_part,
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
     while isinstance(size, Size):
-        found = put_in(size, values)
-        if found is size or found == size:
+        found = values.get(size.name, size) if size.name is not None else put_in(size, values)
+        if found is size:
             break
         size = found
     return size

@@ -71,8 +71,7 @@ class Search:
         if self.invariant == self.everything:
             self.invariant = 0
         """The set of operands whose products are computed once, before the first call."""
-        self._axes_of = {1 << number: axes for number, axes in enumerate(self.axes)}
-        self._floors = dict[tuple[int, int], tuple[float, float]]()
+        self.axes_of, self._floor = functools.cache(self._axes_of), functools.cache(self._bounds)
 
     def _operands(self) -> dict[int, _Layouts]:
         return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
@@ -125,8 +124,9 @@ class Search:
             (time_a + time_b + least, time_a + time_b, kernel, (a, made_a), (b, made_b))
             for one, other in halves
             for least, kernel in [self._floor(one, other)]
+            for offered in [self._offered(other, one, known)]
             for a, (time_a, made_a) in self._offered(one, other, known)
-            for b, (time_b, made_b) in self._offered(other, one, known)
+            for b, (time_b, made_b) in offered
         ]
         return sorted(pairs, key=operator.itemgetter(0))
 
@@ -166,22 +166,19 @@ class Search:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
         return self._floor(one, other)[0]
 
-    def _floor(self, one: int, other: int) -> tuple[float, float]:
+    def _bounds(self, one: int, other: int) -> tuple[float, float]:
         """The same, and that of the kernel alone."""
-        if (one, other) not in self._floors:
-            axes = map(self.axes_of, (one, other, one | other))
-            least, kernel = self.pricing.bounds(*axes)
-            self._floors[one, other] = self.weight(one | other) * least, kernel
-        return self._floors[one, other]
+        least, kernel = self.pricing.bounds(*map(self.axes_of, (one, other, one | other)))
+        return self.weight(one | other) * least, kernel
 
-    def axes_of(self, subset: int) -> frozenset[str]:
+    def _axes_of(self, subset: int) -> frozenset[str]:
         """The axes of the intermediate of some operands. A single operand has all of its own axes."""
-        if subset not in self._axes_of:
-            kept, outside = self.problem.kept, ~subset
-            self._axes_of[subset] = frozenset(
-                [x for x, bits in self.holders.items() if bits & subset and (x in kept or bits & outside)]
-            )
-        return self._axes_of[subset]
+        if not subset & (subset - 1):
+            return self.axes[subset.bit_length() - 1]
+        kept, outside = self.problem.kept, ~subset
+        return frozenset(
+            [x for x, bits in self.holders.items() if bits & subset and (x in kept or bits & outside)]
+        )
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
         """For each of a few other operands, the axes that it shares with an intermediate, unless these are all."""

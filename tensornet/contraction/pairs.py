@@ -359,7 +359,8 @@ class Pricing:
                 if floor + pair[0][1].least + pair[1][1].least > limit:
                     continue
                 later = 0.0 if wanted is None else self.brought(lying, wanted)
-                seconds = self._product(pair, (together, *outer, inner), limit - later, floor)
+                positions = (many, n, m, k) if swapped else (many, m, n, k)
+                seconds = self._product(pair, (together, *outer, inner), positions, limit - later)
                 total = seconds + (beside + later)
                 if seconds <= limit - later:
                     result = tuple(filter(None, (lead, *outer)))
@@ -421,18 +422,29 @@ class Pricing:
         return leads + _added(a, b, own_a, own_b, inners[0]) if a[0] == b[0] and own_a and own_b else leads
 
     def _product(
-        self, pair: Sequence[tuple[Layout, _Matrix]], groups: Groups, limit: float, floor: float
+        self,
+        pair: Sequence[tuple[Layout, _Matrix]],
+        groups: Groups,
+        positions: tuple[float, float, float, float],
+        limit: float,
     ) -> float:
         """Seconds of a product of two matrices. Infinite if it takes more than `limit` by a lower bound.
 
         Args:
             pair: the layouts of the operands, and their forms.
             groups: batch, rows, columns and summed axes.
+            positions: the number of positions along each of these.
             limit: the limit in seconds.
-            floor: a lower bound of the seconds of the product itself.
         """
-        (one, left), (two, right) = pair
-        kernel = self._kernel(left, right, groups)
+        ((one, left), (two, right)), (batch, rows, columns, _), (_, m, n, k) = pair, groups, positions
+        kernel = self.matmul(*positions, self.itemsize, right.turned, left.turned)
+        if batch:
+            kernel += 0.0 if rows and columns else self.profile.view
+        else:
+            if not (rows or right.turned):  # a vector times a matrix reads it row by row
+                kernel += self.profile.run * k * n / max(1.0, right.inner)
+            if not columns:
+                kernel += self.profile.run * k * m / max(1.0, left.inner)
         if kernel + left.least + right.least > limit:
             return math.inf
         before = left.seconds if left.copied is None else left.seconds + self.walk(left.copied, (one,))
@@ -440,18 +452,6 @@ class Pricing:
             return math.inf
         before += right.seconds if right.copied is None else right.seconds + self.walk(right.copied, (two,))
         return before + kernel
-
-    def _kernel(self, left: _Matrix, right: _Matrix, groups: Groups) -> float:
-        """Seconds of the product itself."""
-        (batch, rows, columns, _), (many, m, n, k) = groups, map(self.extent, groups)
-        seconds = self.matmul(many, m, n, k, self.itemsize, right.turned, left.turned)
-        if batch:
-            return seconds + (0.0 if rows and columns else self.profile.view)
-        if not (rows or right.turned):  # a vector times a matrix reads it row by row
-            seconds += self.profile.run * k * n / max(1.0, right.inner)
-        if not columns:
-            seconds += self.profile.run * k * m / max(1.0, left.inner)
-        return seconds
 
     def _matrices(
         self, layout: Layout, batch: Layout, outer: Layout, summed: Layout

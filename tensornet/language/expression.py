@@ -251,11 +251,14 @@ def depth(expression: Expression) -> int:
     return found
 
 
+_NAMES = frozenset([str])
+
+
 def parts_of(expression: Expression) -> Sequence[Expression]:
     """The direct parts of an expression, in the order of the text."""
     match expression:
-        case Ref():
-            return _positions(expression)
+        case Ref(_, index):
+            return () if _NAMES.issuperset(map(type, index)) else _positions(expression)
         case Contraction(factors):
             return factors
         case Call(_, arguments, _, options):
