@@ -222,7 +222,8 @@ def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
 
 def _over_one(monomial: Monomial) -> Monomial:
     """The monomial with the sums in its denominator multiplied out into one."""
-    sums = [(atom.size, power) for atom, power in monomial if _is_divisor(atom)]
+    parts = [(atom, power) for atom, power in monomial if not isinstance(atom, str)]
+    sums = [(atom.size, power) for atom, power in parts if _is_divisor(atom)]
     if not sums or (sums[0][1] == -1 and len(sums) == 1):
         return monomial
     others = tuple(each for each in monomial if not _is_divisor(each[0]))

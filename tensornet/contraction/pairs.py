@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
 from ..device.cost_model import HELD, DeviceProfile
@@ -207,7 +207,7 @@ class Pricing:
         self.expanded, self.asked = problem.expanded, problem.asked
         self.long = frozenset(axis for axis, size in sizes.items() if size > 1)
         cache = functools.cache
-        self.extent: Callable[[Collection[str]], float] = cache(
+        self.extent: Callable[[Any], float] = cache(
             lambda axes: min(math.prod([sizes[axis] for axis in axes]), MOST)
         )
         """The number of positions along some axes; at most `MOST`, which only hopeless orders reach."""

@@ -80,7 +80,8 @@ def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
 
 def size_names_of(dims: Iterable[Dim]) -> set[str]:
     """The names in the sizes of dimensions."""
-    return {name for dim in dims for axis in dim for name in size_names(axis.size)}
+    sizes = {axis.size for dim in dims for axis in dim if not isinstance(axis.size, int)}
+    return {name for size in sizes for name in size_names(size)}
 
 
 def resized(dims: Iterable[Dim], change: Callable[[Any], Any]) -> tuple[Dim, ...]:

@@ -66,9 +66,10 @@ def axes_read_once(
                 if left := tuple(axis for axis in axes if axis not in meant):
                     yield ref, left
         case Contraction(factors, summed):
+            known = told | {*summed, *_shared(factors)}
             for factor in factors:
                 if strict or not isinstance(factor, Contraction):
-                    yield from axes_read_once(factor, told | {*summed, *_shared(factors)}, strict)
+                    yield from axes_read_once(factor, known, strict)
         case Ref(_, index):
             counts = Counter(axis for entry in index for axis in axes_of_index((entry,)))
             lost = tuple(

@@ -138,14 +138,17 @@ def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_COMPUTED = (Ref, Contraction, Call)
+
+
 def is_computed_index(entry: object) -> TypeGuard[Ref | Contraction | Call]:
     """Whether an entry of brackets is an expression of positions."""
-    return isinstance(entry, Ref | Contraction | Call)
+    return isinstance(entry, _COMPUTED)
 
 
 def plain_axes(ref: Ref) -> tuple[str, ...]:
     """The axes that index a dimension of a tensor directly, not inside of an expression of positions."""
-    return axes_of_index(tuple(entry for entry in ref.index if not is_computed_index(entry)))
+    return axes_of_index(tuple([entry for entry in ref.index if not isinstance(entry, _COMPUTED)]))
 
 
 def bound_axes(part: Contraction | Call) -> frozenset[str]:

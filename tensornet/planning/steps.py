@@ -61,12 +61,12 @@ class Step:
     frees: tuple[str, ...] = ()
     arrangement: Strategy | None = None
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads."""
-        return tuple(ref.name for ref in self.equation.references)
+        return tuple([ref.name for ref in self.equation.references])
 
-    @property
+    @functools.cached_property
     def defines(self) -> tuple[str, ...]:
         """The tensor that it computes."""
         return (self.equation.name,)

@@ -79,5 +79,5 @@ class Target:
         """The open sizes that steps done once may depend on: those that occur in the shapes of leaves."""
         if self.closed:
             return frozenset()
-        shapes = (evaluate(size, bound) for leaf in leaves for size in leaf.shape)
-        return frozenset(name for size in shapes for name in size_names(size))
+        sizes = {size for leaf in leaves for size in leaf.shape if not isinstance(size, int)}
+        return frozenset(name for size in sizes for name in size_names(evaluate(size, bound)))
