@@ -28,21 +28,22 @@ def sizes_from_shapes(
     for leaf, shape in zip(leaves, shapes, strict=False):
         shape = _without_lead(leaf, shape, lead)
         for position, (dim, size) in enumerate(zip(leaf.dims, shape, strict=True)):
-            dims.append((leaf, position, dim_size(dim), size))
-    for _ in range(len(dims) + 1):
+            dims.append((leaf, position, evaluate(dim_size(dim), graph.bound), size))
+    formulas = [(leaf, formula, size) for leaf, _, formula, size in dims if not isinstance(formula, int)]
+    for _ in range(len(formulas) + 1):
         before = len(known)
-        for leaf, _position, formula, size in dims:
-            solved = solve_size(evaluate(formula, {**graph.bound, **known}), size)
+        for leaf, formula, size in formulas:
+            solved = solve_size(evaluate(formula, known), size)
             if solved is not None and solved[0] not in known:
                 known[solved[0]] = solved[1]
                 origin[solved[0]] = leaf.name
         if len(known) == before:
             break
     for leaf, position, formula, size in dims:
-        expected = evaluate(formula, {**graph.bound, **known})
+        expected = evaluate(formula, known)
         if expected != size:
             raise _wrong_size(leaf, position, expected, size, origin)
-        untold = [name for name in size_names(formula) if name not in known and name not in graph.bound]
+        untold = [name for name in size_names(formula) if name not in known]
         if untold and size == 0:
             raise _untold(leaf, position, untold[0])
     return {name: known[name] for name in graph.open_sizes if name in known}
