@@ -168,9 +168,9 @@ def appraisals(made: tuple[tuple[Job, Compression | None], ...]) -> tuple[Apprai
         steps, single = sweep(training=True, **sizes(batch)), sweep(**sizes(1))
         for (name, graph), step, one in zip(graphs.items(), steps, single, strict=True):
             at = sizes_of_batch(graph, examples, batch)
-            plan = str(tn.plan(graph, backend="torch", device=where, training=True, **at))
+            plan: Any = tn.plan(graph, backend="torch", device=where, training=True, **at)
             seconds = (1e3 * (step.training_seconds or 0.0), 1e3 * (one.seconds or 0.0))
-            found.append(Appraisal(name, str(graph), plan, step.kept or 0, *seconds))
+            found.append(Appraisal(name, str(graph), str(plan), sum(n for _, n in plan.kept), *seconds))
     return tuple(found)
 
 

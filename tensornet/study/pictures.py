@@ -103,11 +103,8 @@ def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
     """
     shown = _Shown(task, runs, tested)
     with library("matplotlib").rc_context(RC):
-        return {
-            f"{name}.{kind}": content
-            for name, picture in PICTURES.items()
-            for kind, content in _saved(picture(shown)).items()
-        }
+        saved = {name: _saved(picture(shown)) for name, picture in PICTURES.items()}
+    return {f"{name}.{kind}": each[kind] for name, each in saved.items() for kind in FORMATS}
 
 
 # ---------------------------------------------------------------------------- each picture

@@ -118,6 +118,10 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
         except TensornetError as error:
             made.costs["refused"] = error.message
             refused.append(error)
+            continue
+        if not isinstance(made.graph, Graph):
+            told = f"what builds graphs returned a {type(made.graph).__name__}"
+            raise TensornetError(told, fix="return a graph, as tn.layer does")
     if refused and len(refused) == len(found):
         raise refused[0]
     return found
@@ -128,9 +132,6 @@ def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[G
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         graph = build(**settings)
-    if not isinstance(graph, Graph):
-        told = f"what builds graphs returned a {type(graph).__name__}"
-        raise TensornetError(told, fix="return a graph, as tn.layer does")
     notes = dict[str, None]()
     for each in heard:
         if issubclass(each.category, TensornetWarning):
