@@ -16,6 +16,7 @@ from ..language.equation import Calling, Declaration, Equation, renamed_axes, sp
 from ..language.expression import (
     ELLIPSIS,
     Index,
+    Literal,
     Ref,
     axes_of_index,
     occurring,
@@ -90,6 +91,8 @@ def _check_every_line_is_read(graph: Graph) -> None:
     for equation in sorted(unused, key=lambda each: (each.name in read, each.name not in circle))[:1]:
         other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
         meant = f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
+        if not equation.left and isinstance(equation.right, Literal):
+            meant = f"a size is a line `{equation.name}: {equation.right.value}`; else "
         raise EquationError(
             f"no output depends on '{equation.name}': this line is never read",
             equation.place,

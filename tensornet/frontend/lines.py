@@ -37,6 +37,7 @@ from ..language.expression import (
     is_computed_index,
     occurring,
     parts_of,
+    plain_axes,
     product_of,
     references,
     remade_axes,
@@ -75,6 +76,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     _check_undeclared(text, line)
     _declare_leaves(text, line)
     implied = line
+    _check_brackets(text, line)
     line = einstein(line, text.guessed)
     check_numbers(line.right)
     _check_positions(text, line)
@@ -186,6 +188,20 @@ def _with_lead(text: Text, line: Equation) -> Equation:
     if lead is None:
         return line
     return replace(line, left=expand_index(line.left, lead), right=expand_ellipsis(line.right, lead))
+
+
+@told_in("axes")
+def _check_brackets(text: Text, line: Equation) -> None:
+    """Raises an error for an input whose bare name in brackets is read as an axis, where the left has other axes."""
+    lost = set(axes_of_index(line.left)).difference(free_axes(line.right))
+    for ref in line.references if lost else ():
+        for name in plain_axes(ref):
+            entry = text.known.get(name)
+            if entry is not None and entry.kind == "input" and entry.dims is None:
+                index = show_index(tuple(f"{name}[b]" if each == name else each for each in ref.index))
+                message = f"'{name}' in brackets is an axis here, and an input"
+                fix = f"give its axes where it says positions, as in {ref.name}[{index}]"
+                raise EquationError(message, locate(ref.place, name), fix)
 
 
 @told_in("axes")
@@ -303,9 +319,14 @@ def _with(index: Sequence[Any], at: int, entry: Any) -> tuple[Any, ...]:
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:
     """The axis that a tensor has where it is read by a slice; raises an error if it is unknown or a composite."""
     known = dims.get(ref.name)
-    if known is None or len(known) != len(ref.index) or len(known[at]) != 1:
+    if known is None:
         message = f"the axis of this slice of '{ref.name}' is not known"
-        fix = f"give '{ref.name}' its axes first, as in inputs='{ref.name}[b,t]'"
+        fix = f"give '{ref.name}' its axes in a line above, or as in inputs='{ref.name}[b,t]'"
+        raise EquationError(message, span.place, fix)
+    if len(known) != len(ref.index) or len(known[at]) != 1:
+        shown = f"{ref.name}[{show_index(index_of(known))}]"
+        message = f"this slice does not run along one axis of {shown}"
+        fix = "write an entry for each dimension, and give the one of the slice a single axis"
         raise EquationError(message, span.place, fix)
     return known[at][0].name
 

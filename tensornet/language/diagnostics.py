@@ -35,6 +35,9 @@ def meant(*nodes: ast.AST) -> str:
 IN_OTHER_WORDS = {
     "flip": "read it from its end, as in x[b,n-1-i]",
     "sort": "gather in order, as in x[b,argsort[i](x[b,i])]",
+    **dict.fromkeys(("conv", "conv1d", "conv2d"), "multiply windows, x[b,c,p+u] * K[o,c,u]"),
+    **dict.fromkeys(("batchnorm", "batchnorm1d", "batchnorm2d"), "write normalize[b](…) over the batch"),
+    **dict.fromkeys(("matmul", "einsum", "dot", "bmm"), "name the axes of a product, x[b,i] * W[i,o]"),
     **dict.fromkeys(("fft", "rfft"), "multiply with cos and sin of 2 * pi * index(k) * index(i) / n"),
     **dict.fromkeys(("maxpool", "maxpool1d", "maxpool2d"), "take it of windows, max[u](x[b,c,2*p+u])"),
     **dict.fromkeys(("avgpool", "avgpool1d", "avgpool2d"), "take it of windows, mean[u](x[b,c,2*p+u])"),

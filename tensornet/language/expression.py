@@ -420,7 +420,11 @@ def scalar_value(
     try:
         return _scalar_value(expression, size)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise EquationError(f"{show(expression)} cannot be computed: {error}", expression.place) from None
+        message, fix = (
+            f"{show(expression)} cannot be computed: {error}",
+            "choose numbers and sizes with which it is finite, or write inf",
+        )
+        raise EquationError(message, expression.place, fix) from None
 
 
 def check_numbers(

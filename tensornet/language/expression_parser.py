@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import keyword
 import math
 import re
@@ -43,6 +44,12 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
 _WORD = re.compile(r"[^\W\d]\w*")
 _ESCAPE = re.compile(r"\\(?!\s*$)")
+_SLIPS = (
+    (re.compile(r"\d[^\W\d]"), "write a product with *, as in 2*p"),
+    (re.compile(r"[\[(](\w+,)*\w+ \w"), "separate axes by commas, as in x[b,i]"),
+    (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),
+)
+"""What to write for text that Python cannot read, by what stands in the line."""
 """`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
 Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
 
@@ -75,6 +82,8 @@ class Parsed:
             message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
             fix = "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`"
             words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word != "def"]
+            slips = [f"{told}; " for pattern, told in _SLIPS if pattern.search(line)]
+            fix = "".join(slips[:1]) + fix
             if words:
                 fix = f"'{words[0]}' is a word of Python: choose another name; {fix}"
             raise EquationError(
@@ -120,6 +129,8 @@ class Terms(Parsed):
         match node:
             case ast.Constant(value=int() | float() | complex() as value) if not isinstance(value, bool):
                 return Literal(self.number(node, value), place)
+            case ast.Name(id="nan"):
+                raise self.fail(node, "nan is no number of the language", "make it an input or a constant")
             case ast.Name(id=name):
                 return Literal(_CONSTANTS[name], place) if name in _CONSTANTS else self.ref(node, name, ())
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
@@ -233,7 +244,8 @@ class Terms(Parsed):
         match step or Literal(1):
             case Literal(int() as by) if by > 0:
                 return Span(start, stop, by, self.place(node))
-        raise self.fail(node, "the step of a slice is a positive integer", "write x[::2]")
+        fix = "write x[::2], or x[n-1-t] to read backwards, with n as the length"
+        raise self.fail(node, "the step of a slice is a positive integer", fix)
 
     def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
         names = tuple(self.axis(entry) for entry in entries)
@@ -333,7 +345,8 @@ class Terms(Parsed):
     ) -> tuple[str, tuple[Expression, ...]]:
         """A keyword: an option with its value, or an axis with a number of positions for each of its amounts."""
         known, name, value = [option for option, _ in function.options], keyword.arg, keyword.value
-        if name is None or (function.axes != "moved" and name not in known):
+        is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        if name is None or (name not in known and (function.axes != "moved" or is_text)):
             fix = f"{near(name or '', known)}it takes {', '.join(known)}" if known else "it takes none"
             raise self.fail(node, f"{function.name} has no keyword '{name or '**'}'", fix)
         if name in known:
@@ -377,13 +390,21 @@ def _example(function: Function) -> str:
     return ones if len(function.amounts) == 1 else f"({ones})"
 
 
+def _last_axis(node: ast.Call) -> str:
+    """The last axis of the first tensor with brackets in a call, for an example; else `j`."""
+    read = (each for each in ast.walk(node) if isinstance(each, ast.Subscript))
+    entries = [entry for each in itertools.islice(read, 1) for entry in entries_of(each.slice)]
+    return entries[-1].id if entries and isinstance(entries[-1], ast.Name) else "j"
+
+
 def _misuses(node: ast.Call, function: Function, axes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Where the axes, arity and keywords of a call differ from the record of its function, and what to write."""
     name, (least, most) = function.name, function.arity
     if function.takes_axes and not axes:
-        fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
+        axis = _last_axis(node)
+        fix = f"write {name}[{axis}{',k' if function.axes == 'exchanged' else ''}](…)"
         if function.twin and len(node.args) > 1:
-            fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
+            fix = f"write {function.twin}(a, b), or {name}[{axis}](a) over an axis"
         yield f"{name} needs the axis it runs over", fix
     if axes and not function.takes_axes:
         yield f"{name} runs over no axis", f"write {name}(…)"

@@ -212,7 +212,10 @@ class _Reader(Terms):
                 return self.declaration(target, annotation)
             case ast.Expr(value=ast.Compare()):
                 raise self.fail(node, "a comparison is not an equation", "use one '=': `y[b] = …`")
-        raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
+        fix = "write `name[axes] = expression`"
+        if isinstance(node, ast.Return):
+            fix = "take it out: the last line of a block is what it gives"
+        raise self.fail(node, "this line is not an equation", fix)
 
     @told_in("blocks")
     def definition(self, node: ast.FunctionDef, outer: Mapping[str, Definition]) -> Definition:
@@ -303,7 +306,8 @@ class _Reader(Terms):
                     return "parameter", (("array", 0.0),)
                 number = self.expression(value)
                 if name not in STARTS or not isinstance(number, Literal):
-                    fix = f"{near(name, STARTS)}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
+                    hint = "its value is a number; " if name in STARTS else near(name, STARTS)
+                    fix = f"{hint}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
                     raise self.fail(node, "this is not a way to initialize a parameter", fix)
                 return "parameter", ((name, number.value.real),)
         return None, ()
