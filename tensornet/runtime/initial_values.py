@@ -16,7 +16,7 @@ from ..dtypes import element_type
 from ..errors import DtypeError, EquationError, ShapeError, TensornetError, near, warn
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
-from ..graph.leaves import start_of
+from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Dim
 from ..initialization.initial_values import Derived, derived
 from ..initialization.measured import Seen
@@ -109,6 +109,14 @@ def _told(graph: Graph, init: Any) -> Graph:
             for leaf in graph.parameters
             if leaf.start is None and found[leaf.name][0] != "value" and fan_of(graph, leaf).inner
         }
+    for leaf in graph.parameters:
+        start, shape = told.get(leaf.name), tuple(evaluate(size, graph.bound) for size in leaf.shape)
+        if not isinstance(start, Constant):
+            continue
+        pairs = zip(shape, start.shape, strict=False)
+        if len(shape) != len(start.shape) or any(isinstance(a, int) and a != b for a, b in pairs):
+            message = f"'{leaf.name}' has shape ({', '.join(map(str, shape))}), and its start {start.shape}"
+            raise ShapeError(message, fix="give an array of its shape")
     leaves = (replace(leaf, start=told.get(leaf.name, leaf.start)) for leaf in graph.leaves)
     return replace(graph, leaves=tuple(leaves))
 

@@ -221,7 +221,12 @@ def form_named(name: str, among: Sequence[str] = tuple(FACTORIZATIONS)) -> str:
     """
     kind = f"{name}".lower()
     if kind not in among:
-        fix = f"{near(kind, among)}choose of {', '.join(among)}"
+        hint = (
+            "write an equation with its left side, W = A[o,r] * B[r,i]; else "
+            if "[" in kind
+            else near(kind, among)
+        )
+        fix = f"{hint}choose of {', '.join(among)}"
         raise ShapeError(f"there is no factorization '{name}'", fix=fix)
     return kind
 
