@@ -110,12 +110,12 @@ def _told(graph: Graph, init: Any) -> Graph:
             if leaf.start is None and found[leaf.name][0] != "value" and fan_of(graph, leaf).inner
         }
     for leaf in graph.parameters:
-        start, shape = told.get(leaf.name), tuple(evaluate(size, graph.bound) for size in leaf.shape)
-        if not isinstance(start, Constant):
+        given, shape = told.get(leaf.name), tuple(evaluate(size, graph.bound) for size in leaf.shape)
+        if not isinstance(given, Constant):
             continue
-        pairs = zip(shape, start.shape, strict=False)
-        if len(shape) != len(start.shape) or any(isinstance(a, int) and a != b for a, b in pairs):
-            message = f"'{leaf.name}' has shape ({', '.join(map(str, shape))}), and its start {start.shape}"
+        pairs = zip(shape, given.shape, strict=False)
+        if len(shape) != len(given.shape) or any(isinstance(a, int) and a != b for a, b in pairs):
+            message = f"'{leaf.name}' has shape ({', '.join(map(str, shape))}), and its start {given.shape}"
             raise ShapeError(message, fix="give an array of its shape")
     leaves = (replace(leaf, start=told.get(leaf.name, leaf.start)) for leaf in graph.leaves)
     return replace(graph, leaves=tuple(leaves))
