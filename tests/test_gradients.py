@@ -201,6 +201,36 @@ def test_what_is_read_or_written_at_sums_of_positions(
     check(derivative, everything, wrt, backends=("numpy",))
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        ("h[-1,p] = s[p]\nh[t,p] = tanh(x[t,p] + h[t-1,p] * z[t,p])", "x[t,p] z[t,p] s[p]"),
+        ("h[+1,p] = s[p]\nh[t,p] = x[t,p] + h[t+1,p] * z[t,p]", "x[t,p] z[t,p] s[p]"),
+        ("h[-1] = s\nh[-2] = 2 * s\nh[t] = x[t] + tanh(h[t-1]) * h[t-2]", "x[t] s[()]"),
+        ("y[t,p] = previous[t](x[t,p], s[p]) * following[t](x[t,p], s[p])", "x[t,p] s[p]"),
+        ("h[t] = x[t] + tanh(h[t-1])\ny[t] = previous[t](h[t], s) * following[t](h[t], s)", "x[t] s[()]"),
+        ("y[t] = pad(tanh(x[t]), t=(0, 0))", "x[t]"),
+    ],
+)
+def test_starts_where_there_is_no_position(text: str, inputs: str, length: int) -> None:
+    """A start that no position reads has the gradient 0."""
+    for given in ({}, {"t": length} if length else {}):
+        graph = tn.layer(text, inputs=inputs, **given)
+        arrays, wrt = drawn(graph, t=length, p=2), [leaf.name for leaf in graph.inputs]
+        check(graph, arrays, wrt, backends=("numpy", "torch"))
+        agrees_with_differences(graph, arrays, wrt)
+    (name,) = graph.outputs
+    axes = ",".join("ab"[: len(graph.named[name])])
+    loss = tn.layer(f"loss = sum[{axes}](r[{axes}] ** 2)", inputs=f"r[{axes}]")
+    ((value, found), (same, expected)) = (
+        tn.value_and_grad(graph, loss=loss, wrt=wrt, memory_limit=limit)({}, *arrays.values())
+        for limit in (1 << 12, None)
+    )
+    assert value == pytest.approx(same)
+    agree([*found.values()], [*expected.values()])
+
+
 def test_a_size_in_brackets_is_not_the_name_of_an_axis() -> None:
     """In `E[t[i]+i]`, the axis `i` would be a position, although it is as long as `n`."""
     graph = tn.layer("y[i] = E[t[i]+n] * x[n-1-i]", inputs="t[n] E[k] x[n]")

@@ -17,7 +17,7 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import postorder
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
 from ..ir.naming import told
-from ..ir.node import Node, Size, at_position, leaf, number, summed_axes
+from ..ir.node import Affine, Node, Operand, Size, along, at_position, leaf, number, summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, Taken
 from ..language.parser import parse_rule
@@ -26,7 +26,7 @@ from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, changes, check_rules
-from .cotangents import GRADIENT, Cotangents, cotangents, zeros
+from .cotangents import GRADIENT, Cotangents, cotangents, reached, zeros
 
 
 class Backward:
@@ -257,7 +257,13 @@ class Backward:
         self.names.setdefault(made, gradient)
         if state.fill is not None or state.begin not in self.through:
             return
-        begin = at_position(made, state.at, each.shape[state.at] - 1 if state.back else 0)
+        first, step = (made.shape[state.at] - 1, -1) if state.back else (0, 1)
+        if not isinstance(evaluate(made.shape[state.at], self.bound), int):  # there may be no position
+            read = [*map(along, range(len(made.shape)))]
+            read[state.at] = Affine(((state, step),), first)
+            sizes: dict[Any, Size] = {**dict(enumerate(made.shape)), state: 1}
+            made, first = reached(Operand(made, tuple(read)), sizes, self.program.same).node, 0
+        begin = at_position(made, state.at, first)
         self.cotangents.terms[state.begin].append((begin, tuple(range(len(begin.shape)))))
 
 

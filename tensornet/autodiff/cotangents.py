@@ -22,6 +22,7 @@ from ..ir.node import (
     Node,
     Operand,
     Size,
+    Sizes,
     along,
     axes_of,
     cast,
@@ -95,7 +96,7 @@ class Cotangents:
             return None
         term, dims = total
         found = Operand(term, tuple(each.result[d] for d in dims))
-        return found if "fill" in each.attributes else _reached(found, each.sizes, self.same)
+        return found if "fill" in each.attributes else reached(found, each.sizes, self.same)
 
     def whole(self, each: Node) -> Node:
         """The gradient of a tensor with all dimensions; zeros where it has none."""
@@ -105,7 +106,7 @@ class Cotangents:
         return _spread(term, dims, each)
 
 
-def _reached(gradient: Operand, sizes: Sequence[Size], same: Callable[[Size, Size], bool]) -> Operand:
+def reached(gradient: Operand, sizes: Sizes, same: Callable[[Size, Size], bool]) -> Operand:
     """A cotangent, cropped or padded with zeros to the windows that it is read in, where they do not fit it."""
     term, entries, lengths = gradient.node, [*gradient.reads], [*gradient.node.shape]
     kept, read, written = [*lengths], [*map(along, range(len(lengths)))], [*map(along, range(len(lengths)))]

@@ -378,6 +378,7 @@ class Expressions:
             operands.append(Operand(read.node, substitute(read.reads, table)))
         axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces
+        sizes[joined] = sum(pieces.values())
         return self._node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
 
 
@@ -385,16 +386,16 @@ class Expressions:
 
 
 def moved(step: Call) -> Expression:
-    """A step at all positions at once: its operand, cropped on one side, with the start on the other."""
+    """A step at all positions at once: its operand with the start on one side, cropped on the other."""
     operand, *starts = step.arguments
     ahead = 1 if step.function == PREVIOUS.name else -1
     (axis,) = step.axes
     if not starts or is_scalar(starts[0]):
         fill = (("value", (starts[0],)),) if starts else ()
         return Call(PAD.name, (operand,), (), ((axis, (Literal(ahead), Literal(-ahead))), *fill))
+    parts = (*starts, operand) if ahead > 0 else (operand, *starts)
     amounts = (Literal(min(ahead, 0)), Literal(min(-ahead, 0)))
-    rest = Call(PAD.name, (operand,), (), ((axis, amounts),))
-    return Call(CONCAT.name, (*starts, rest) if ahead > 0 else (rest, *starts), (axis,), place=step.place)
+    return Call(PAD.name, (Call(CONCAT.name, parts, (axis,), place=step.place),), (), ((axis, amounts),))
 
 
 def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:

@@ -150,7 +150,7 @@ class Graph:
             if any(isinstance(entry, int) or is_computed_index(entry) for entry in entries):
                 scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
-            check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023
+            check_numbers(equation.right, lambda axis: _number(evaluate(scope[axis], known)))  # noqa: B023
             if any(isinstance(part, Call) and is_inside(part) for part in equation.parts):
                 check_slices(equation.right, scope, known)
             for dim in self.named[equation.name]:
@@ -763,3 +763,8 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **options)
 
     return checked
+
+
+def _number(size: Any) -> Any:
+    """The size; None while a name in it is open."""
+    return None if size_names(size) else size

@@ -28,6 +28,7 @@ from .equations import (
 )
 from .function import Function, Names
 from .node import Affine, Node, Size, fills, gathered
+from .node import Sizes as AxisSizes
 
 # ---------------------------------------------------------------------------- the equations of a graph
 
@@ -222,21 +223,21 @@ def _placed(naming: Written, each: Node, inside: bool = False) -> Iterator[str]:
 
 
 def fitting(
-    entry: Affine, sizes: Sequence[Size], length: Size, same: Callable[[Size, Size], bool]
+    entry: Affine, sizes: AxisSizes, length: Size, same: Callable[[Size, Size], bool]
 ) -> tuple[Any, Size] | None:
     """The first term of a window whose axis is as long as fits, so that the window reaches from end to end."""
     fits = (term for term in entry.terms if same(_fit(entry, sizes, term[0], length), sizes[term[0]]))
     return next(fits, None)
 
 
-def _fit(entry: Affine, sizes: Sequence[Size], axis: Any, length: Size) -> Size:
+def _fit(entry: Affine, sizes: AxisSizes, axis: Any, length: Size) -> Size:
     """The largest size of an axis in a window, given the reach of the other axes."""
     step = dict(entry.terms)[axis]
     low, high = reach(Affine(tuple(each for each in entry.terms if each[0] != axis), entry.offset), sizes)
     return (floored(low, -step) if is_negative(step) else floored(length - 1 - high, step)) + 1
 
 
-def reach(entry: Affine, sizes: Sequence[Size]) -> tuple[Size, Size]:
+def reach(entry: Affine, sizes: AxisSizes) -> tuple[Size, Size]:
     """The first and the last position of a window."""
     ends = [((sizes[axis] - 1) * step, is_negative(step)) for axis, step in entry.terms]
     low, high = (total(end for end, is_back in ends if is_back is back) for back in (True, False))

@@ -264,7 +264,7 @@ def _first_to_fit(
 
 
 def _with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph with the axes of its recurrences bound to lengths, where the given sizes determine them."""
+    """The graph with the axes of its recurrences bound to lengths other than 0, where given sizes determine them."""
     names = {
         name
         for part in graph.parts()
@@ -272,7 +272,7 @@ def _with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         for size in [dim_size(part.named[each.equations[0].name][each.dimension(each.equations[0].name)])]
         for name in size_names(evaluate(size, part.bound))
     }
-    return graph.bind(**{name: size for name, size in sizes.items() if name in names})
+    return graph.bind(**{name: size for name, size in sizes.items() if name in names and size})
 
 
 def results_of(graph: Graph) -> tuple[str, ...]:

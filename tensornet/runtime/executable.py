@@ -111,7 +111,7 @@ class Executable:
         check_tuning(self.tune)
         check_backward(self.backward)
         keep_freed()
-        graph = self.graph
+        self._at_any_sizes = graph = self.graph
         self.plan_at = whole_sizes(graph, self.plan_at)
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self.scopes: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Executable:
         """
         place = device or self.device or self.backend.device(), dtype or self.dtype or "float32"
         if shapes is not None:
-            self.planned(sizes_from_shapes(self.graph, self.graph.inputs, shapes), *place)
+            self.planned(sizes_from_shapes(self._at_any_sizes, self._at_any_sizes.inputs, shapes), *place)
         program, sizes = self._last or (self.planned(self.plan_at, *place), self.plan_at)
         if closed and (program.plan.sizes_once or program.plan.goes_back):
             seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
@@ -291,10 +291,11 @@ class Executable:
         """Checks arrays of a new kind and finds the program for them."""
         backend, names = self.backend, [leaf.name for leaf in self.leaves]
         check_arrays(names, arrays, backend)
-        sizes = sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
-        self.graph.check_at(sizes)
+        graph = self._at_any_sizes
+        sizes = sizes_from_shapes(graph, self.leaves, [tuple(array.shape) for array in arrays])
+        graph.check_at(sizes)
         if 0 in sizes.values():
-            check_choices(self.graph, sizes)
+            check_choices(graph, sizes)
         dtypes = {name: backend.dtype(array) for name, array in zip(names, arrays, strict=False)}
         autocasts = bool(arrays) and backend.autocasts(arrays[0])
         if not autocasts:
@@ -325,7 +326,7 @@ class Executable:
 
         None of them if plans are tuned, or limited in memory without blocks that can be computed again.
         """
-        bounded = self.memory_limit is not None and not can_rematerialize(self.graph)
+        bounded = self.memory_limit is not None and not can_rematerialize(self._at_any_sizes)
         asked = self.backward == "planned" and self.tune is None and not bounded
         return frozenset(self.leaves[n].name for n in (self.backend.changing(arrays) if asked else ()))
 

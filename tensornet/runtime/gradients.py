@@ -35,7 +35,6 @@ class ValueAndGrad(Executable):
 
     def __post_init__(self) -> None:
         self._whole, self.graph = self.graph, joint_graph(self.graph, self.wrt).joined(self.graph.outputs)
-        self._at_any_sizes = self.graph
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -52,7 +51,7 @@ class ValueAndGrad(Executable):
 
         def peak(joint: JointGraph) -> int:
             graph = joint.joined(self._whole.outputs)
-            at = {name: sizes[name] for name in graph.open_sizes}
+            at = {name: max(1, sizes[name]) for name in graph.open_sizes if name in sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
         if not sizes:

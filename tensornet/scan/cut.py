@@ -89,26 +89,26 @@ class State:
 
     @functools.cached_property
     def whole(self) -> Node:
-        """Its values at all positions, where the tensor behind it is known: a crop, joined with the start."""
+        """Its values at all positions, where the tensor behind it is known: with the start on one side, cropped on the
+        other."""
         at, shape, own = self.at, self.node.shape, tuple(map(along, range(len(self.node.shape))))
-        sizes = dict[Axis, Size](enumerate(shape)) | {at: shape[at] - 1}
+        source, written, kept = self.behind, self._shifted(int(not self.back)), shape[at] - 1
+        sizes = dict[Axis, Size](enumerate(shape))
+        if self.fill is None:
+            start = Operand(self.begin, own[:at] + own[at + 1 :])
+            rest = Operand(self.behind, (*own[:at], along((at, 1)), *own[at + 1 :]))
+            pieces: list[tuple[Axis, Size]] = [((at, 0), 1), ((at, 1), shape[at])]
+            parts, pieces = ([rest, start], pieces[::-1]) if self.back else ([start, rest], pieces)
+            lengths = sizes | {at: shape[at] + 1} | dict(pieces)
+            source = node(CONCAT.name, lengths, parts, own, over=(at, *dict(pieces)))
+            written, kept = own, shape[at]
+        operand, fill = Operand(source, self._shifted(int(self.back))), self.fill or number(0)
+        return node("copy", sizes | {at: kept}, [operand], written, shape, options=(("fill", fill),))
 
-        def shifted(by: int) -> tuple[Affine, ...]:
-            return (*own[:at], Affine(((at, 1),), by), *own[at + 1 :])
-
-        operand = [Operand(self.behind, shifted(1 if self.back else 0))]
-        if self.fill is not None:
-            written = shifted(0 if self.back else 1)
-            return node("copy", sizes, operand, written, shape, options=(("fill", self.fill),))
-        rest = node("copy", sizes, operand, own, [*sizes.values()], options=(("fill", number(0)),))
-        pieces: dict[Axis, Size] = {(at, 0): 1, (at, 1): shape[at] - 1}
-        parts = [
-            Operand(self.begin, own[:at] + own[at + 1 :]),
-            Operand(rest, (*own[:at], along((at, 1)), *own[at + 1 :])),
-        ]
-        if self.back:
-            parts, pieces = parts[::-1], {(at, 1): shape[at] - 1, (at, 0): 1}
-        return node(CONCAT.name, {**sizes, at: shape[at], **pieces}, parts, own, over=(at, *pieces))
+    def _shifted(self, by: int) -> tuple[Affine, ...]:
+        """Its positions, moved along the axis."""
+        axes = range(len(self.node.shape))
+        return tuple(Affine(((axis, 1),), by if axis == self.at else 0) for axis in axes)
 
     @property
     def starts(self) -> bool:
