@@ -84,6 +84,7 @@ _STANDARD: Mapping[str, str] = {
     "reshape": "xp.reshape({0}, {shape})",
     "permute": "xp.permute_dims({0}, {axes})",
     "contiguous": "{0}",
+    "copy": "xp.asarray({0}, copy=True)",
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "piece": "piece({0}, at, {length}, {axis})",

@@ -37,6 +37,7 @@ templates: Mapping[str, str] = {
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.permute({axes})",
     "contiguous": "{0}.contiguous()",
+    "copy": "{0}.clone()",
     "matmul": "torch.matmul({0}, {1})",
     "scaled_dot_product_attention": "F.scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "signed_attention": "signed_attention({0}, {1}, {2}, {more})",

@@ -7,13 +7,13 @@ serves every batch size.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..language.expression import ELLIPSIS, Call, Ref, fresh
+from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh
 from ..ops.protocols import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
@@ -104,8 +104,9 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
 def _function(context: CodegenContext, name: str) -> str:
     """The function of a plan."""
     plan, graph = context.plan, context.plan.graph
-    body = [*_body(context, plan.steps)]
-    body.append(f"return {', '.join(_result(context, each) for each in plan.results)}")
+    body, kept = [*_body(context, plan.steps)], [*plan.constants, *(table.leaf for table in plan.tables)]
+    lasting = _views_of(plan, {leaf.name for leaf in kept})
+    body.append(f"return {', '.join(_result(context, each, lasting) for each in plan.results)}")
     given = [*(context.names[leaf.name] for leaf in context.leaves), *context.blocks.values()]
     given += ["*", "training=False"] if has_dropout(graph) else []
     equations = [remark(each) for each in graph.body_lines() or map(str, context.leaves)]
@@ -156,11 +157,35 @@ def _body(context: CodegenContext, steps: Sequence[AnyStep]) -> Iterator[str]:
             yield f"del {', '.join(context.names[name] for name in step.frees)}"
 
 
-def _result(context: CodegenContext, result: Result) -> str:
-    """An output in the order and grouping that its equation declares."""
+def _views_of(plan: Plan, names: Container[str]) -> set[str]:
+    """The tensors that may share memory with some others of a plan; these included."""
+    found = {leaf.name for leaf in plan.leaves if leaf.name in names}
+    for step in plan.steps:
+        if isinstance(step, Step):
+            may = _may_be_view(step.equation.right) and not found.isdisjoint(step.reads)
+            found.update(step.defines if may else ())
+        elif not found.isdisjoint(step.operands):
+            given = zip(step.plan.graph.inputs, step.operands, strict=True)
+            inside = _views_of(step.plan, {leaf.name for leaf, name in given if name in found})
+            made = zip(step.results, step.plan.results, strict=False)
+            found.update(name for name, result in made if result.value.name in inside)
+    return found
+
+
+def _may_be_view(right: Expression) -> bool:
+    """Whether a library may return an operand, or a view of it, as it does where nothing is converted or added."""
+    if not isinstance(right, Call):
+        return isinstance(right, Ref)
+    function = FUNCTIONS[right.function]
+    return function.axes == "moved" or function.trains or right.function in CONVERSIONS.values()
+
+
+def _result(context: CodegenContext, result: Result, lasting: Container[str]) -> str:
+    """An output in the order and grouping that its equation declares; a copy of what lasts from call to call."""
     context.sizes = {axis.name: axis.size for axis in result.axes}
     groups = list(map(names_in, result.left))
     text = context.view(result.value, groups)
+    text = context.op("copy", text) if result.value.name in lasting else text
     if ELLIPSIS not in axes_in(result.left):
         return text
     sizes = (

@@ -710,7 +710,7 @@ class _Inlining:
         """New names for axes of the block that are sized by name, where this name has another size here."""
         renamed: dict[str, str] = {}
         for name in sorted(block.by_name):
-            size = evaluate(symbol(name), block.bound)
+            size = evaluate(evaluate(symbol(name), block.bound), self.whole.bound)
             chosen = name
             if self.meaning.get(name, size) != size:
                 taken = set(self.meaning) | {axis for each in block.own for axis in each.axes}

@@ -59,7 +59,8 @@ def compile(
     """Compiles a graph to a function, called as `f(parameters, *inputs)`.
 
     With `params` the function holds the parameters, and is called as `f(*inputs)`. Results may have any memory
-    layout, like those of the libraries' `einsum`: on torch, `reshape` accepts them where `view` does not.
+    layout, like those of the libraries' `einsum`: on torch, `reshape` accepts them where `view` does not. A result that
+    only moves elements of an argument, `y[b] = x[b,0]`, may share its memory; no result shares that of a constant.
 
     Args:
         graph: a layer or a model.
