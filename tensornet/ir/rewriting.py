@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from .function import Function, Names, order, over_others, rebuilt
 from .naming import graph_of
 from .node import Node, Size, has_positions, leaf
 
-Cost: TypeAlias = "Callable[[Program, float], float]"
-"""The expected seconds of a program; beyond a limit, any number of seconds that exceeds the limit."""
+Cost: TypeAlias = "Callable[..., float]"
+"""The expected seconds of a program. With a limit as second argument, what exceeds it may be any larger number."""
 
 
 @dataclass(frozen=True)
@@ -325,12 +324,14 @@ def _best(program: Program, changes: Iterable[Change], cost: Cost, first: bool) 
     for change in changes:
         if change.new.element is not change.old.element:
             continue
-        before, after = program.parts(change)
-        seconds = cost(after, math.inf)
-        most = seconds / (1 - change.least)  # a present form that takes longer is not the best one
-        present = cost(before, most if first else math.inf)
-        saved = present - seconds
-        if not change.is_due and present <= most:
+        present, new = program.parts(change)
+        if first:  # how much it saves does not matter
+            after = cost(new)
+            before = cost(present, after / (1 - change.least))
+        else:
+            before, after = cost(present), cost(new)
+        saved = before - after
+        if not change.is_due and after >= (1 - change.least) * before:
             continue
         if best is None or saved > best[0]:
             best = saved, change

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
@@ -88,7 +89,7 @@ def _kernels(program: Program, context: PassContext) -> Program:
     Kernels are selected again if the products have changed.
     """
 
-    def settled_cost(part: Program, limit: float) -> float:
+    def settled_cost(part: Program, limit: float = math.inf) -> float:
         simple = _through(SIMPLIFICATION, part, context)
         settled = _through(ALGEBRA, simple, context)
         if settled is not simple:
@@ -141,7 +142,7 @@ def optimize(graph: Graph, context: PassContext) -> Program:
 
 def simplify(graph: Graph) -> Program:
     """A graph after the passes that always pay."""
-    return _through(SIMPLIFICATION, program_of(graph), PassContext(lambda *_: 0.0))
+    return _through(SIMPLIFICATION, program_of(graph), PassContext(lambda _: 0.0))
 
 
 def _through(

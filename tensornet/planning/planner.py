@@ -377,7 +377,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
     target = replace(target, changing=frozenset())
 
     @functools.cache  # the present form is priced against each candidate
-    def cost(part: Program, limit: float) -> float:
+    def cost(part: Program, limit: float = math.inf) -> float:
         steps, _ = lower(part, values, target, fastest, limit=limit)
         return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, values, target)
 
