@@ -169,6 +169,34 @@ def test_a_product_of_factors_that_do_not_change(wrt: list[str]) -> None:
     check(graph, {"x": example(3), "z": example(4)}, wrt)
 
 
+@pytest.mark.parametrize(
+    ("expression", "x", "expected"),
+    [
+        ("abs(x[i])", [0.0, -2.0], [0.0, -1.0]),
+        ("relu(x[i])", [0.0, 2.0], [0.0, 1.0]),
+        ("max[i](x[i])", [1.0, 1.0, 0.0], [0.5, 0.5, 0.0]),
+        ("maximum(x[i], 1)", [1.0], [0.5]),
+        ("clip(x[i], 0, 1)", [0.0, 1.0, 2.0], [1.0, 1.0, 0.0]),
+        ("norm[i](x[i])", [0.0, 0.0], [0.0, 0.0]),
+        ("std[i](x[i])", [1.0, 1.0], [0.0, 0.0]),
+        ("where(x[i] > 0, log(x[i]), 0)", [0.0, 2.0], [np.nan, 0.5]),
+        ("log(where(x[i] > 0, x[i], 1))", [0.0, 2.0], [0.0, 0.5]),
+    ],
+)
+def test_derivatives_at_kinks_are_those_of_the_page(
+    expression: str, x: list[float], expected: list[float]
+) -> None:
+    """The page of the language says them, and what torch and JAX say instead."""
+    left = "z" if expression.startswith(("max[", "norm", "std")) else "z[i]"
+    total = "z * 1" if left == "z" else "sum[i](z[i])"
+    graph = tn.layer(f"{left} = {expression}\ny = {total}", inputs="x", outputs="y")
+    found = by_numpy(tn.gradient(graph, wrt="x"), {"x": np.array(x)})["x.grad"]
+    np.testing.assert_array_equal(found, expected)
+    (autograd,) = by_autograd(graph, {"x": np.array(x)}, ["x"], {"y": np.ones(())})
+    if "clip" not in expression:
+        np.testing.assert_array_equal(autograd, expected)
+
+
 # ---------------------------------------------------------------------------- positions
 
 PLACED: list[tuple[str, str, dict[str, int], dict[str, int]]] = [
