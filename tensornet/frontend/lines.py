@@ -48,6 +48,7 @@ from ..language.expression import (
     sum_of,
     transform,
 )
+from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
@@ -286,34 +287,27 @@ def _every(text: Text, defined: set[str], part: Expression) -> Expression:
     for at, span in enumerate(part.index):
         if isinstance(span, Span) and span.step > 1:
             axis = _axis_of_slice(text.dims(part), part, at, span)
-            whole = list[Any](index_of(text.known[part.name].dims or ()))
-            first = span.start or ZERO
+            own, first = index_of(text.known[part.name].dims or ()), span.start or ZERO
             if span.stop is not None or _is_negative(first):
-                whole[at], first = Span(span.start, span.stop, 1, span.place), ZERO
-                part = _held(text, "cut", part, _with(whole, at, axis), whole, defined)
-            new = fresh("i", {*text.axes, *text.known, *axes_of_index(_with(whole, at, axis))})
+                cut = with_entries(own, at, Span(span.start, span.stop, 1, span.place))
+                part, first = _held(text, "cut", part, own, cut, defined), ZERO
+            new = fresh("i", {*text.axes, *text.known, *axes_of_index(own)})
             positions = product_of([Literal(span.step), Ref(new, (), span.place)])
-            whole[at] = positions if first == ZERO else sum_of([positions, first])
-            part = _held(text, "every", part, _with(whole, at, new), whole, defined)
-            held = text.known[part.name]
-            (made,) = (held.dims or ())[at]
-            held.dims = (*(held.dims or ())[:at], (replace(made, name=axis),), *(held.dims or ())[at + 1 :])
-            part = replace(part, index=_with(part.index, at, Span(place=span.place)))
+            read_at = with_entries(own, at, positions if first == ZERO else sum_of([positions, first]))
+            part = _held(text, "every", part, with_entries(own, at, new), read_at, defined)
+            dims = (held := text.known[part.name]).dims or ()
+            held.dims = with_entries(dims, at, (replace(dims[at][0], name=axis),))
+            part = replace(part, index=with_entries(part.index, at, Span(place=span.place)))
     return part
 
 
 def _held(
-    text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: Sequence[Any], defined: set[str]
+    text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: tuple[Any, ...], defined: set[str]
 ) -> Ref:
     """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
     name = fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined})
-    read(text, Equation(name, left, replace(ref, index=tuple(index)), ref.place), defined)
+    read(text, Equation(name, left, replace(ref, index=index), ref.place), defined)
     return replace(ref, name=name)
-
-
-def _with(index: Sequence[Any], at: int, entry: Any) -> tuple[Any, ...]:
-    """Brackets with another entry at a place."""
-    return (*index[:at], entry, *index[at + 1 :])
 
 
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:

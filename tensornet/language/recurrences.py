@@ -223,7 +223,7 @@ class _Reading:
         self.openings: dict[str, list[Opening]] = {}
         for key, start in starts.items():
             if not _is_plain(start):
-                left = _with(start.left, start.at)
+                left = with_entries(start.left, start.at)
                 opening = Opening(self.taken.fresh(f"{start.name}_start"), left, start.right, start.place)
                 self.openings.setdefault(start.name, []).append(opening)
                 starts[key] = replace(start, right=Ref(opening.name, left, start.place))
@@ -285,28 +285,28 @@ class _Reading:
         differs = any(_differ(each, _at_once(ref, steps)) for each in starts) or _hangs_on(ref, at, axis)
         if not differs or len(whole) != len(ref.index):
             return _by_functions(ref, steps, self.starts)
-        label = fresh(axis, axes_of_index(_with(whole, at)))
-        left = _with(whole, at, label)
+        label = fresh(axis, axes_of_index(with_entries(whole, at)))
+        left = with_entries(whole, at, label)
         along = [(label, by) if n == at else None for n in range(len(whole))]
         right = _by_functions(replace(ref, index=left), along, self.starts)
         if right not in self.before:
             name = self.taken.fresh(f"{ref.name}_{'before' if by < 0 else 'after'}")
             self.before[right] = Ref(name, left)
             made.append(Equation(name, left, right, ref.place))
-        return replace(ref, name=self.before[right].name, index=_with(ref.index, at, axis))
+        return replace(ref, name=self.before[right].name, index=with_entries(ref.index, at, axis))
 
 
 def _is_plain(start: Start) -> bool:
     """Whether a start is a number, or a tensor indexed by axes of the tensor that it starts, each once."""
     if isinstance(start.right, Ref) and start.right.index:
-        own, read = (_flat(each) for each in (_with(start.left, start.at), start.right.index))
+        own, read = (_flat(each) for each in (with_entries(start.left, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
     return not any(references(start.right)) and not occurring(start.right)
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
     """Whether a tensor is read in other parts than its start has, or with one axis in two dimensions."""
-    both = [[*map(_parts, _with(each, start.at))] for each in (start.left, index)]
+    both = [[*map(_parts, with_entries(each, start.at))] for each in (start.left, index)]
     read = _flat(index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
     return len(start.left) == len(index) and apart
@@ -314,7 +314,7 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
 
 def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
     """Whether positions in the other dimensions depend on an axis."""
-    others = Ref(ref.name, _with(ref.index, at))
+    others = Ref(ref.name, with_entries(ref.index, at))
     return axis in free_axes(others) or any(part == Ref(axis, ()) for part in references(others))
 
 
@@ -358,7 +358,7 @@ def _given(
         raise EquationError(f"the start of '{start.name}' has other axes", start.place, fix)
     if start.right == Literal(0):
         return ()
-    pairs = zip(_flat(_with(start.left, start.at)), _flat(_with(index, start.at)), strict=True)
+    pairs = zip(_flat(with_entries(start.left, start.at)), _flat(with_entries(index, start.at)), strict=True)
     found = rename(start.right, {old: new for old, new in pairs if old != new})
     for axis, by in before:
         for _ in range(abs(by) if axis in free_axes(found) else 0):
@@ -371,7 +371,7 @@ def _flat(index: Iterable[Any]) -> list[Any]:
     return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
-def _with(index: tuple[Any, ...], at: int, *entries: Any) -> tuple[Any, ...]:
+def with_entries(index: tuple[Any, ...], at: int, *entries: Any) -> tuple[Any, ...]:
     """The entries of brackets with others, or none, in the place of one of them."""
     return (*index[:at], *entries, *index[at + 1 :])
 
@@ -417,10 +417,10 @@ def _in_brackets(part: Expression, lefts: Mapping[str, Any], starts: dict[_Key, 
     for far, right in enumerate(given, 1):
         if right is not None:
             right = rename(_in_brackets(right, lefts, starts), names)
-            start = Start(ref.name, _with(left, at, side * far), right)
+            start = Start(ref.name, with_entries(left, at, side * far), right)
             starts.setdefault(start.key, start)
     entry = Call("add", (Call(INDEX.name, (), (axis,)), Literal(side * len(given))))
-    return replace(ref, index=_with(ref.index, at, entry))
+    return replace(ref, index=with_entries(ref.index, at, entry))
 
 
 def _steps_of(part: Expression) -> tuple[Ref, str, int, list[Expression | None]] | None:
