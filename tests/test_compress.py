@@ -771,6 +771,22 @@ def test_loops_in_place_agree_with_kernels(name: str, method: str, options: dict
         assert not torch.equal(small._fused(x, start)[0], y)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "Linear"])
+def test_compressed_networks_are_traced_and_transformed(name: str, recorded: bool) -> None:
+    torch.manual_seed(0)
+    small = tn.compress(getattr(nn, name)(24, 32), bytes=0.4).model
+    x = torch.randn(3, 5, 24)
+    with torch.set_grad_enabled(recorded):
+        found = [torch.jit.trace(small, (x,))(x), *([] if recorded else [torch.vmap(small)(x[None])])]
+        y = small(x)
+    if name == "Linear":
+        found, y = [(each,) for each in found], (y,)
+    for each in found:
+        assert torch.allclose(each[0].reshape(3, 5, 32), y[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
 def test_inputs_of_any_form_go_through_the_narrow_factor(name: str, batch_first: bool) -> None:

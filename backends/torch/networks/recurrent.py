@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from ..module import held_value
-from ..products import is_traced
+from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_PLACE, steps
 from .factorized import Factorized
 from .rounded import state_of
@@ -131,11 +131,12 @@ class Recurrence(_Opened):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         is_plain = isinstance(input, torch.Tensor) and input.ndim == 3
-        if is_plain and any(each._forward_hooks for each in self._modules.values() if each is not None):
+        is_bare = not (torch.is_grad_enabled() or is_recorded())
+        watched = any(each._forward_hooks for each in self._modules.values() if each is not None)
+        if is_plain and (watched or (is_bare and is_traced())):  # by transforms, which kernels do not know
             return self._looped(input, hx)
         draws = self.training and self.base.dropout  # which measuring would do more than once
-        is_recorded = torch.is_grad_enabled() or is_traced()
-        if is_plain and not (draws or is_recorded or _is_mixed(input) or not input.numel()):
+        if is_plain and is_bare and not (draws or _is_mixed(input) or not input.numel()):
             return self._measured(input, hx)
         return self._fused(input, hx)
 
@@ -192,7 +193,7 @@ class Recurrence(_Opened):
     def _flat(self) -> _Flat:
         """What calls multiply by. Without gradients it is made once, and again when a factor changed."""
         tensors = _tensors(self)
-        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_mixed(tensors[0])
+        is_new = torch.is_grad_enabled() or is_recorded() or _is_mixed(tensors[0])
         key = None if is_new else state_of(tensors)
         if key is not None and self._whole is not None and self._whole[0] == key:
             return self._whole[1]  # type: ignore[no-any-return]
@@ -203,7 +204,7 @@ class Recurrence(_Opened):
         if key is not None and u.device.type == "cpu":  # products by columns are faster
             weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
         held = dict(zip(self.base._flat_weights_names, weights, strict=True))
-        ways = [] if torch.is_grad_enabled() else [*itertools.product(self.suffixes, ("ih", "hh"))]
+        ways = [] if is_new else [*itertools.product(self.suffixes, ("ih", "hh"))]
         products = [_product(self._modules[way + end], held[f"weight_{way}{end}"]) for end, way in ways]
         made = _Flat(weights, v, [*zip(products[::2], products[1::2], strict=True)])
         self.__dict__["_whole"] = None if key is None else (key, made)

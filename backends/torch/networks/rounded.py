@@ -11,6 +11,8 @@ import torch
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
+from ..products import is_recorded
+
 
 def state_of(held: Sequence[torch.Tensor]) -> Any:
     """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
@@ -56,7 +58,7 @@ class Rounded(torch.nn.Module):
         # attributes of modules would take much of the time of small calls
         read: Any = self._buffers["codes"], self._parameters["scale"]
         trained = torch.is_grad_enabled() and read[1].requires_grad
-        if torch.compiler.is_compiling() or trained or "free" in self._parameters:
+        if is_recorded() or trained or "free" in self._parameters:
             return self._product()
         return self._kept("product", read, lambda: self._product().detach())
 
