@@ -123,7 +123,7 @@ CELLS: Mapping[str, Callable[[Any, Any, Sequence[Any]], tuple[Any, ...]]] = {
 
 def steps(kind: str, given: Sequence[Any], multiply: Callable[[Any], Any], states: Sequence[Any]) -> Any:
     """h at each position, and the last states, from x·W at each position and the product h·U."""
-    found = list[Any]()
+    found: list[Any] = []  # which torch.compile traces
     for each in given:
         states = CELLS[kind](each, multiply(states[0]), states)
         found.append(states[0])
