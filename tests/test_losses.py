@@ -73,3 +73,30 @@ def test_a_loss_of_parameters_with_labels_and_parameters_of_its_own(own: dict[st
     np.testing.assert_allclose(gradients["A"], 4 * a * t / 3 if own else 4 * a**3)
     if own:
         np.testing.assert_allclose(gradients["loss.V"], np.mean(a**2 * t))
+
+
+RECURRENT = """
+h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])
+y[b,k] = h[b,-1,o] * V[k,o] + mean[t](cumsum[t](x[b,t,i] * Z[k,i])) / sqrt(t)
+"""
+
+
+@pytest.mark.parametrize(
+    "loss", [models.cross_entropy(), tn.layer("t = sum[b,k]((y[b,k] - W[b,k]) ** 2)", inputs="y W")]
+)
+def test_a_loss_may_have_the_names_of_axes_and_of_parameters(loss: tn.Graph) -> None:
+    layer = tn.layer(RECURRENT, inputs="x", i=2, o=3, p=3, k=4)
+    graph = tn.model(lambda x: layer(x, scope=""), inputs="x[b,t,i]", i=2)
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((2, 5, 2))
+    given = np.array([3, 0]) if loss.inputs[-1].name == "t" else draw.standard_normal((2, 4))
+    params = tn.init(graph, seed=0, dtype="float64")
+    logits = torch.tensor(tn.compile(graph)(params, x), requires_grad=True)
+    labels = torch.tensor(given)
+    is_class = given.dtype.kind == "i"
+    expected = cross_entropy(logits, labels) if is_class else ((logits - labels) ** 2).sum()
+    value, gradients = tn.value_and_grad(graph, loss=loss)(params, x, given)
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-12)
+    (slope,) = torch.autograd.grad(expected, logits)
+    tanh = tn.compile(graph.select("h"))(params, x)[:, -1]
+    np.testing.assert_allclose(gradients["V"], slope.numpy().T @ tanh, rtol=1e-10)

@@ -143,7 +143,7 @@ class Trace:
     """A model under construction: a text whose lines are its calls. It is not used after `model` returns."""
 
     def __init__(self, given: Mapping[str, Any] = {}, inputs: Names = ()) -> None:
-        self.text = Text((), inputs, given=given)
+        self.text, self.spoken = Text((), inputs, given=given), {*given}
         for name, entry in self.text.known.items():
             if entry.dims is None:
                 raise EquationError(f"the input '{name}' needs its axes", fix=f'write inputs="{name}[b,i]"')
@@ -156,8 +156,9 @@ class Trace:
     def call(self, graph: Graph, tensors: Sequence[Tensor], scope: str) -> tuple[Tensor, ...]:
         """Adds a call of a graph."""
         own = (scoped(scope, leaf.name) for leaf in graph.leaves if leaf.kind != "input")
-        taken = Taken((*self.text.known, *own))
+        taken = Taken((*self.text.known, *own, *self.spoken))
         results = tuple(taken.fresh(scoped(scope, output)) for output in graph.outputs)
+        self.spoken.update(graph.flat.open_sizes, graph.flat.bound)
         add_call(self.text, graph, Calling(results, "", tuple(each.name for each in tensors), scope))
         return tuple(Tensor(name, self) for name in results)
 
@@ -213,7 +214,7 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
     spoken = size_names_of(dim for dims in inputs.values() for dim in dims)
     trace = Trace({name: size for name, size in graph.sizes if name in spoken})
     tensors = [trace.input(name, dims) for name, dims in inputs.items()]
-    taken = Taken(trace.text.known)
+    taken = Taken((*graph.named, *graph.flat.open_sizes, *graph.flat.bound))
     further = [trace.input(taken.fresh(leaf.name)) for leaf in loss.inputs[results:]]
     given = trace.call(graph, tensors, "")
     scope = "loss" if loss.parameters or loss.constants else ""
