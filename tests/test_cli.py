@@ -106,6 +106,27 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     read = tn.load_compressed(small["file"])
     assert tn.parameter_count(read.model) == small["parameters"][1] <= 0.5 * 16 * 22
     assert [leaf.name for leaf in read.model.inputs] == ["x"]
+    page = tmp_path / "page.html"
+    options = ["--bytes", "0.3", "--compare", "--report", "page.html", "--out", "c"]
+    small = told("compress", "net.safetensors", "--equations", str(file), *options)
+    rows = dict[str, dict[str, str]]()
+    for row in small["compared"]:  # the budget first, then other sizes
+        rows.setdefault(row["method"], row)
+    weights = arrays.values()
+    scales = [np.abs(each).max(1, keepdims=True) for each in weights]
+    plain = {  # rows rounded to the nearest of 255 and of 16 values
+        "int8": [s * np.round(each / s * 127) / 127 for each, s in zip(weights, scales, strict=True)],
+        "int4": [
+            s * (np.floor(each / s * 7.999) * 2 + 1) / 15 for each, s in zip(weights, scales, strict=True)
+        ],
+    }
+    for name, ends in plain.items():
+        lost = [((a - b) ** 2).sum() / (a**2).sum() for a, b in zip(weights, ends, strict=True)]
+        assert float(rows[name]["error"]) <= 1.05 * np.sqrt(np.mean(lost))
+    assert rows.keys() == {"yours", "SVD", "int8", "int4"}
+    assert float(rows["yours"]["error"]) <= min(float(row["error"]) for row in rows.values()) * 1.01
+    text = page.read_text(encoding="utf-8")
+    assert all(word in text for word in ("<svg", "SVD", "int4", "<h2>Weights</h2>", "net.safetensors"))
     refused = {"y[b,o] = x[b,i] * U[o,i]": "disagree about V", "": "says nothing of the equations"}
     for wrong, message in refused.items():
         more = ["--out", "b", "--inputs", "x", *(["--equations", wrong] if wrong else [])]

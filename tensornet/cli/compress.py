@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -14,7 +16,13 @@ from ..errors import EquationError
 from ..files import check_writable
 from .options import Inputs, Json, Outputs, Sizes, Texts, answer, console, equations_of, sizes_of
 
+if TYPE_CHECKING:
+    from ..compression.comparing import Compared
+    from ..compression.compressed import Compressed
+
 __all__ = ["compress"]
+
+HEADS = ("method", "size", "of dense", "parameters", "error", "remark")
 
 Part = float | None
 
@@ -33,6 +41,8 @@ def compress(
     include: Annotated[Texts, Option(help="A pattern of the weights to look at; repeatable.")] = None,
     exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
     out: Annotated[Path | None, Option(help="To write; else `<checkpoint>.small.safetensors`.")] = None,
+    compare: Annotated[bool, Option("--compare", help="Try SVD, int8 and int4 as well.")] = False,
+    report: Annotated[Path | None, Option(help="A page with the error at several sizes, HTML.")] = None,
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +59,7 @@ def compress(
 
     import tensornet as tn
 
+    from ..compression.comparing import compared, write_page
     from ..compression.compressed import read_checkpoint, read_folder
 
     if equations is not None and checkpoint.is_dir():
@@ -59,19 +70,41 @@ def compress(
     given = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     counts = {name: int(each) for name, each in given.items() if each and each > 1 and each.is_integer()}
     budgets: dict[str, Any] = given | counts
-    check_writable(target)
+    for path in (target, *([report] if report else [])):
+        check_writable(path)
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("weights", total=None)
-        found = tn.compress(
+        make: Callable[..., Compressed] = functools.partial(
+            tn.compress,
             *network,
-            **budgets,
-            method=tuple(method) if method else None,
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
             progress=lambda path, done, of: bar.update(task, completed=done, total=of, description=path),
             **sizes_of(size, tn.compress),
         )
+        own = tuple(method) if method else None
+        found = make(**budgets, method=own)
+        kind = found.allocation.budget.kind
+        rows = [
+            *compared(lambda to, how: make(**{kind: to}, method=how or own), found, compare, bool(report))
+        ]
     found.save(target)
     told = {"file": str(target), **json.loads(found.allocation.to_json())}
-    answer(as_json, told, str(found.allocation), f"written: {target}")
+    if compare:
+        told["compared"] = [dict(zip(HEADS, each.cells, strict=True)) for each in rows]
+    if report is not None:
+        write_page(report, f"{checkpoint.name}, compressed", rows)
+    shown = [str(found.allocation), *([_table(rows)] if compare else [])]
+    answer(as_json, told, *shown, *(f"written: {each}" for each in (target, report) if each))
+
+
+def _table(rows: Sequence[Compared]) -> Any:
+    """What each method yields within the budget."""
+    from rich.table import Table
+
+    table = Table(*HEADS, box=None, pad_edge=False)
+    for each in rows:
+        if each.amount == rows[0].amount:
+            table.add_row(*each.cells)
+    return table
