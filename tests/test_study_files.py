@@ -48,7 +48,7 @@ class Row:
     about: str
 
 
-def load(seed: int, data: str | None) -> Examples:
+def load(seed: int) -> Examples:
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(24) % 6
     pixels = torch.randint(0, 100, (24, 1, 6), generator=draw)
@@ -325,9 +325,8 @@ def test_an_error_with_escapes(capsys: pytest.CaptureFixture[str], monkeypatch: 
 def test_a_report_with_escapes(finished: Path, tmp_path: Path, expected: list[RunResult]) -> None:
     results = [replace(each, about="a\x1b[2J", formula="b\x1bc") for each in expected]
     environment = json.loads((finished / "results.json").read_text())["environment"]
-    report.write_outputs(
-        tmp_path, TINY, results, {**environment, "data": {**environment["data"], "place": "\x1b"}}
-    )
+    data = {**environment["data"], "place": "\x1b"}
+    report.write_outputs(tmp_path, TINY, results, {**environment, "data": data}, {})
     assert "\x1b" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     console = Console(file=io.StringIO(), width=100)
     console.print(report.table(TINY, results))

@@ -387,7 +387,7 @@ def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them
     sizes = {"b": 1536, "k": 200, "n": 2}
     each = pricing(**sizes)
     beside, apart = (
-        each.matrices[layout, ("b",), ("k",), ("n",)][0] for layout in (("b", "k", "n"), ("k", "b", "n"))
+        each.matrices(layout, ("b",), ("k",), ("n",))[0] for layout in (("b", "k", "n"), ("k", "b", "n"))
     )
     assert apart.seconds - beside.seconds >= CPU.near_line * 1536 * 200
 
