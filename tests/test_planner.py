@@ -213,6 +213,11 @@ def test_the_collector_of_garbage_waits_while_a_plan_is_made(monkeypatch: pytest
     assert gc.isenabled()
 
 
+def test_a_size_may_be_given_under_each_name_that_has_it() -> None:
+    graph = tn.layer("s[b,i,j] = x[b,i,d] * x[b,j,d]", inputs="x", d=3)
+    assert tn.plan(graph, b=2, i=4, j=4, d=3) == tn.plan(graph, b=2, i=4)
+
+
 def test_formulas() -> None:
     graph = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=6, p=2, q=3)
     assert str(tn.flop_formula(graph, naive=True)) == "2*b*i*j*p*q"

@@ -158,7 +158,7 @@ class Trace:
         own = (scoped(scope, leaf.name) for leaf in graph.leaves if leaf.kind != "input")
         taken = Taken((*self.text.known, *own, *self.spoken))
         results = tuple(taken.fresh(scoped(scope, output)) for output in graph.outputs)
-        self.spoken.update(graph.flat.open_sizes, graph.flat.bound)
+        self.spoken.update(_sizes_in(graph))
         add_call(self.text, graph, Calling(results, "", tuple(each.name for each in tensors), scope))
         return tuple(Tensor(name, self) for name in results)
 
@@ -214,12 +214,17 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
     spoken = size_names_of(dim for dims in inputs.values() for dim in dims)
     trace = Trace({name: size for name, size in graph.sizes if name in spoken})
     tensors = [trace.input(name, dims) for name, dims in inputs.items()]
-    taken = Taken((*graph.named, *graph.flat.open_sizes, *graph.flat.bound))
+    taken = Taken((*graph.named, *_sizes_in(graph)))
     further = [trace.input(taken.fresh(leaf.name)) for leaf in loss.inputs[results:]]
     given = trace.call(graph, tensors, "")
     scope = "loss" if loss.parameters or loss.constants else ""
     found = trace.call(loss, (*given, *further), scope)
     return trace.graph(tuple(each.name for each in found))
+
+
+def _sizes_in(graph: Graph) -> set[str]:
+    """The names of sizes in a graph and its blocks, which tensors beside them may not have."""
+    return {name for part in graph.parts() for name in (*part.open_sizes, *part.bound)}
 
 
 def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:

@@ -318,7 +318,7 @@ class _Walk:
                         raise ShapeError(
                             f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
                             ref.place,
-                            f"use an index below {size}",
+                            f"use an index below {size}" if size else "it needs a position at least",
                         )
 
     def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | Call) -> None:

@@ -307,18 +307,21 @@ def _first_length(scheduled: _Schedule, part: Part, limit: int) -> int:
 
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
-    """The given sizes as integers. An axis that is not open may only be given the size that it has."""
+    """The given sizes of open axes, as integers. Any other axis may only be given the size that it has."""
     sizes = by_name(sizes, "the sizes to plan at", '{"b": 64}')
     given = {name: as_size(value, name) for name, value in sizes.items()}
-    for name, value in given.items():
-        if graph.bound.get(name, value) != value or (
-            name not in graph.open_sizes and name not in graph.bound
-        ):
-            known = f"it is {graph.bound[name]}" if name in graph.bound else "there is no such axis"
+    others = [*(given.keys() - set(graph.open_sizes))]
+    axes = [axis for dims in graph.named.values() for dim in dims for axis in dim] if others else []
+    lengths = {axis.name: axis.size for axis in axes} | dict(graph.bound)
+    for name, value in ((name, given.pop(name)) for name in others):
+        length = lengths.get(name)
+        if length is None or evaluate(evaluate(length, graph.bound), given) != value:
+            known = "there is no such axis" if length is None else f"it is {length}"
             raise ShapeError(
                 f"a size is given for '{name}', which is not open: {known}",
                 fix=f"{near(name, graph.open_sizes)}open sizes: {', '.join(graph.open_sizes) or 'none'}",
             )
+    for name, value in given.items():
         if not isinstance(value, int):
             raise ShapeError(f"the size of '{name}' is {value!r}", fix="give a positive integer")
     return given
