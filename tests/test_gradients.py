@@ -259,6 +259,17 @@ def test_starts_where_there_is_no_position(text: str, inputs: str, length: int) 
     agree([*found.values()], [*expected.values()])
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_the_gradient_of_a_start_before_every_second_position(back: bool) -> None:
+    """The length of such a recurrence is a floor of an open size."""
+    text = "z[b,t] = x[b,2*t]\nh[b,t] = tanh(z[b,t] + 0.5 * h[b,t-1])\nh[b,-1] = s[b]"
+    text = text.replace("t-1", "t+1").replace("[b,-1]", "[b,+1]") if back else text
+    graph = tn.layer(text, inputs="x[b,n] s[b]")
+    arrays = {"x": example(2, 5), "s": example(2)}
+    check(graph, arrays, ["x", "s"], backends=("numpy", "torch"))
+    agrees_with_differences(graph, arrays, ["x", "s"])
+
+
 def test_a_size_in_brackets_is_not_the_name_of_an_axis() -> None:
     """In `E[t[i]+i]`, the axis `i` would be a position, although it is as long as `n`."""
     graph = tn.layer("y[i] = E[t[i]+n] * x[n-1-i]", inputs="t[n] E[k] x[n]")

@@ -204,6 +204,20 @@ def test_cheap_results_under_what_torch_does_to_functions() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_is_written_to_before_the_backward_pass_is_told(limited: bool) -> None:
+    make, shape, share = CHEAP["gates"]
+    graph = make()
+    limit = int(share * kept(planned(graph, dtype="float64", b=3, t=5))) if limited else None
+    module, x = of_random_values(graph, memory_limit=limit), drawn(shape).requires_grad_()
+    total = module(x).sum()
+    with torch.no_grad():
+        for each in module.parameters():
+            each.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
 def test_a_cheap_result_that_is_written_to_is_saved() -> None:
     def changed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         made = torch.nn.functional.gelu(x)

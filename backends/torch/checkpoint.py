@@ -170,21 +170,28 @@ class _Cheap(TorchFunctionMode):
                 self.made[number] = _Made(func, operands, autocast, _versions(operands, result), gone)
         return result
 
-    def pack(self, tensor: torch.Tensor) -> Any:
+    def pack(self, tensor: torch.Tensor) -> _Recipe | _Packed:
         """A recipe, or what the hooks around these make of a tensor."""
         made = self.made.get(tensor.untyped_storage()._cdata)
         result = None if made is None else made.result()
         if made is None or result is None or made.versions != _versions(made.operands, result):
-            return self._pack(tensor)
-        operands = tree_map_only(torch.Tensor, lambda each: _Packed(self.pack(each.detach())), made.operands)
+            return _Packed(self._pack(tensor), tensor._version)
+        operands = tree_map_only(torch.Tensor, lambda each: _Operand(self.pack(each.detach())), made.operands)
         view = (tensor.shape, tensor.stride(), tensor.storage_offset())
         return _Recipe(made.function, operands, made.autocast, result.stride(), view)
 
-    def unpack(self, packed: Any) -> Any:
-        """The tensor."""
-        if not isinstance(packed, _Recipe):
-            return self._unpack(packed)
-        operands, options = tree_map_only(_Packed, lambda each: self.unpack(each.value), packed.operands)
+    def unpack(self, packed: _Recipe | _Packed) -> Any:
+        """The tensor.
+
+        Raises:
+            RuntimeError: it was written to since it was saved. Without hooks, torch checks this itself.
+        """
+        if isinstance(packed, _Packed):
+            found = self._unpack(packed.value)
+            if found is packed.value and found._version != packed.version:
+                raise RuntimeError("a tensor that a gradient needs was modified by an inplace operation")
+            return found
+        operands, options = tree_map_only(_Operand, lambda each: self.unpack(each.packed), packed.operands)
         kind, dtype, enabled = packed.autocast
         with torch.no_grad(), torch.autocast(kind, dtype, enabled):
             result = packed.function(*operands, **options)
@@ -195,9 +202,17 @@ class _Cheap(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Packed:
-    """A packed operand."""
+    """What hooks make of a tensor, and its version then."""
 
     value: Any
+    version: int
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand of a recipe, in place of the tensor."""
+
+    packed: _Recipe | _Packed
 
 
 def _tensors(operands: Any) -> list[torch.Tensor]:

@@ -70,6 +70,8 @@ def compress(
     given = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     counts = {name: int(each) for name, each in given.items() if each and each > 1 and each.is_integer()}
     budgets: dict[str, Any] = given | counts
+    if report is not None and report.resolve() == target.resolve():
+        raise EquationError(f"{report} is where the network goes", fix="give --report another name")
     for path in (target, *([report] if report else [])):
         check_writable(path)
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)

@@ -261,7 +261,7 @@ class CodegenContext:
 
     def options(self, call: Call) -> dict[str, str]:
         """The options of a function: from the call, or else the defaults of its record."""
-        given = dict(call.options)
+        given = {name: values for name, values in call.options if len(values) == 1}
         return {
             name: self.scalar(given[name][0]) if name in given else repr(default)
             for name, default in FUNCTIONS[call.function].options

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh
+from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh, is_scalar
 from ..ops.protocols import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
@@ -163,7 +163,7 @@ def _views_of(plan: Plan, names: Container[str]) -> set[str]:
     for step in plan.steps:
         if isinstance(step, Step):
             may = _may_be_view(step.equation.right) and not found.isdisjoint(step.reads)
-            found.update(step.defines if may else ())
+            found.update(step.defines if may or is_scalar(step.equation.right) else ())
         elif not found.isdisjoint(step.operands):
             given = zip(step.plan.graph.inputs, step.operands, strict=True)
             inside = _views_of(step.plan, {leaf.name for leaf, name in given if name in found})

@@ -143,7 +143,7 @@ class Trace:
     """A model under construction: a text whose lines are its calls. It is not used after `model` returns."""
 
     def __init__(self, given: Mapping[str, Any] = {}, inputs: Names = ()) -> None:
-        self.text, self.spoken = Text((), inputs, given=given), {*given}
+        self.text, self.spoken = Text((), inputs, given=given), set[str]()
         for name, entry in self.text.known.items():
             if entry.dims is None:
                 raise EquationError(f"the input '{name}' needs its axes", fix=f'write inputs="{name}[b,i]"')
@@ -158,7 +158,6 @@ class Trace:
         own = (scoped(scope, leaf.name) for leaf in graph.leaves if leaf.kind != "input")
         taken = Taken((*self.text.known, *own, *self.spoken))
         results = tuple(taken.fresh(scoped(scope, output)) for output in graph.outputs)
-        self.spoken.update(_sizes_in(graph))
         add_call(self.text, graph, Calling(results, "", tuple(each.name for each in tensors), scope))
         return tuple(Tensor(name, self) for name in results)
 
@@ -217,6 +216,7 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
     taken = Taken((*graph.named, *_sizes_in(graph)))
     further = [trace.input(taken.fresh(leaf.name)) for leaf in loss.inputs[results:]]
     given = trace.call(graph, tensors, "")
+    trace.spoken.update(_sizes_in(graph))
     scope = "loss" if loss.parameters or loss.constants else ""
     found = trace.call(loss, (*given, *further), scope)
     return trace.graph(tuple(each.name for each in found))

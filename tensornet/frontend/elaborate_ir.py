@@ -342,7 +342,8 @@ class Expressions:
 
     def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
         """A crop or a padding: a copy of the kept elements, and a fill value elsewhere."""
-        amounts = {name: values for name, values in part.options if name in option_axes(part)}
+        amounts = {name: values for name, values in part.options if len(values) > 1}
+        told = {name: values for name, values in part.options if len(values) == 1}
         inside = scope.inside(part)
         operand = self._whole(part.arguments[0], inside)
         sizes: dict[Axis, Size] = {}
@@ -357,7 +358,7 @@ class Expressions:
             read[axis] = Affine(((axis, 1),), larger(-before, 0))
             written.append(Affine(((axis, 1),), larger(before, 0)))
             shape.append(length + before + after)
-        fill = self.scalar(dict(part.options).get("value", (Literal(0),))[0], scope)
+        fill = self.scalar(told.get("value", (Literal(0),))[0], scope)
         options = (("fill", fill), *([(INSIDE, number(1))] if is_inside(part) else []))
         moved = [Operand(operand.node, substitute(operand.reads, read))]
         made = self._node("copy", sizes, moved, tuple(written), shape, options=options)

@@ -17,7 +17,7 @@ from ..language.affine import affine
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
 from ..language.einstein import locate
-from ..language.equation import Equation, Opening, einstein, resolve, summed_alone
+from ..language.equation import Calling, Equation, Opening, einstein, resolve, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -240,8 +240,8 @@ def _whole(text: Text, line: Equation) -> Equation:
     scope_of(line.right, dims, text.unifier.unify, text.unifier.bound, told, shorter, solves=False)
     if not shorter:
         return line
-    first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
-    name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*text.known, *text.axes, *read})
+    first = shorter[0]
+    name = _unused(text, first.ref, "cut")
     cut, instead = _cut_to_window(first, dims[first.ref.name] or (), name)
     if text.known[first.ref.name].kind == "foreseen":
         text.foresee(cut)
@@ -305,9 +305,16 @@ def _held(
     text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: tuple[Any, ...], defined: set[str]
 ) -> Ref:
     """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
-    name = fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined})
+    name = _unused(text, ref, ending, defined)
     read(text, Equation(name, left, replace(ref, index=index), ref.place), defined)
     return replace(ref, name=name)
+
+
+def _unused(text: Text, ref: Ref, ending: str, defined: Collection[str] = ()) -> str:
+    """A name for a part of a tensor, which no line has."""
+    read = {each.name for line in text.lines for each in line.references}
+    given = {name for call in text.body if isinstance(call, Calling) for name in call.operands}
+    return fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined, *read, *given})
 
 
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:
@@ -342,7 +349,7 @@ def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expres
             index[at] = axis = _axis_of_slice(dims, changed, at, entry)
             amounts[axis] = _amounts(entry, size_expression(dim_size(dims[changed.name][at])))
     cut = Call(PAD.name, (replace(changed, index=tuple(index)),), (), (*amounts.items(),), changed.place)
-    sure = all(isinstance(each, Literal) for _, each in amounts_in(cut))
+    sure = INSIDE in amounts or all(isinstance(each, Literal) for _, each in amounts_in(cut))
     return cut if sure else replace(cut, options=(*cut.options, (INSIDE, (Literal(1),))))
 
 

@@ -164,7 +164,7 @@ def option_axes(call: Call) -> frozenset[str]:
     if function.axes != "moved":
         return frozenset()
     known = {name for name, _ in function.options}
-    return frozenset(name for name, _ in call.options if name not in known)
+    return frozenset(name for name, values in call.options if name not in known or len(values) > 1)
 
 
 def axes_through(call: Call) -> frozenset[str]:

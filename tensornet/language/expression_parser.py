@@ -349,7 +349,8 @@ class Terms(Parsed):
         if name is None or (name not in known and (function.axes != "moved" or is_text)):
             fix = f"{near(name or '', known)}it takes {', '.join(known)}" if known else "it takes none"
             raise self.fail(node, f"{function.name} has no keyword '{name or '**'}'", fix)
-        if name in known:
+        is_axis = function.amounts and isinstance(value, ast.Tuple)
+        if name in known and not is_axis:
             return name, (self.expression(value),)
         values = value.elts if len(function.amounts) > 1 and isinstance(value, ast.Tuple) else [value]
         if len(values) != max(1, len(function.amounts)):

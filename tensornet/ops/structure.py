@@ -19,7 +19,7 @@ INSIDE = "inside"
 
 def is_inside(call: Call) -> bool:
     """Whether the positions of a call must be within an axis, so that others are an error."""
-    told = dict(call.options).get(INSIDE, ())
+    told = (each for name, values in call.options if name == INSIDE and len(values) == 1 for each in values)
     return any(isinstance(each, Literal) and bool(each.value) for each in told)
 
 
@@ -128,6 +128,8 @@ def _is_of_sizes(amount: Expression, least: float = -math.inf) -> bool:
             return all(_is_of_sizes(part, least) for part in parts)
         case Literal(int() as value):
             return value >= least
+        case Call("floor"):
+            return least < 0
     return isinstance(amount, Size)
 
 
