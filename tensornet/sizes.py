@@ -18,6 +18,7 @@ import itertools
 import keyword
 import math
 import operator
+import threading
 import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -112,7 +113,8 @@ class Size:
                 made.name = name
             case _:
                 made.name = None
-        return _SIZES.setdefault(terms, made)
+        with _MAKING:  # threads that make the same size get one object
+            return _SIZES.setdefault(terms, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Size, (self.terms,)
@@ -155,6 +157,7 @@ class Size:
 
 
 _SIZES: weakref.WeakValueDictionary[Any, Size] = weakref.WeakValueDictionary()
+_MAKING = threading.RLock()
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -156,3 +158,26 @@ def test_what_a_size_says_of_itself() -> None:
     with pytest.raises(ShapeError, match="terms"):
         _ = sum((symbol(name) for name in "abcdefgh"), 1) ** 20
     assert isinstance(h, Size)
+
+
+def test_threads_that_make_a_size_get_one_object() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(100):
+            found, together = list[Any](), threading.Barrier(8)
+
+            def make(number: int = number, found: list[Any] = found, wait: Any = together.wait) -> None:
+                wait()
+                a, b = symbol(f"a{number}"), symbol(f"b{number}")
+                found.append(a * b + 3 * a + number * b * b)
+
+            threads = [threading.Thread(target=make) for _ in range(8)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            assert len(found) == 8
+            assert all(each is found[0] for each in found)
+    finally:
+        sys.setswitchinterval(before)
