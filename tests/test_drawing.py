@@ -371,7 +371,7 @@ def test_a_notebook_folds_leaves_blocks_and_steps() -> None:
     folded = [each.text or "" for each in shown.iter("code")]
     assert folded[0] == "sizes and leaves"
     assert set(folded[1:]) == {f"def {name}(…):" for name in graph.names_of_blocks().values()}
-    assert shown.findall("pre")[-1].text == "\n".join(graph.lines()[-len(graph.body) :])
+    assert shown.findall("pre")[-1].text == "\n".join(graph.body_lines())
     plan = ElementTree.fromstring(tn.plan(graph, b=1, compare=False)._repr_html_())
     assert any((each.text or "").endswith("called 3×") for each in plan.iter("code"))
 

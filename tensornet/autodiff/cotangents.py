@@ -116,7 +116,7 @@ def reached(gradient: Operand, sizes: Sizes, same: Callable[[Size, Size], bool])
         low, high = reach(entry, sizes)
         high += (
             max(abs(step) for step in (1, *entry.steps) if isinstance(step, int)) - 1
-        )  # from 0, if an axis is empty
+        )  # an axis may be empty
         if is_negative(low) or fitting(entry, sizes, length, same) is None:
             lengths[d], entries[d] = high + 1 - low, replace(entry, offset=entry.offset - low)
             kept[d] = length + smaller(-low, 0) + smaller(high + 1 - length, 0)

@@ -104,8 +104,8 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
 def _function(context: CodegenContext, name: str) -> str:
     """The function of a plan."""
     plan, graph = context.plan, context.plan.graph
-    body, kept = [*_body(context, plan.steps)], [*plan.constants, *(table.leaf for table in plan.tables)]
-    lasting = _views_of(plan, {leaf.name for leaf in kept})
+    body = [*_body(context, plan.steps)]
+    lasting = _views_of(plan, {leaf.name for leaf in plan.leaves if leaf.kind == "constant"})
     body.append(f"return {', '.join(_result(context, each, lasting) for each in plan.results)}")
     given = [*(context.names[leaf.name] for leaf in context.leaves), *context.blocks.values()]
     given += ["*", "training=False"] if has_dropout(graph) else []
@@ -157,9 +157,9 @@ def _body(context: CodegenContext, steps: Sequence[AnyStep]) -> Iterator[str]:
             yield f"del {', '.join(context.names[name] for name in step.frees)}"
 
 
-def _views_of(plan: Plan, names: Container[str]) -> set[str]:
-    """The tensors that may share memory with some others of a plan; these included."""
-    found = {leaf.name for leaf in plan.leaves if leaf.name in names}
+def _views_of(plan: Plan, leaves: set[str]) -> set[str]:
+    """Some leaves of a plan, and the tensors that may share memory with them or are numbers, which may be kept."""
+    found = set(leaves)
     for step in plan.steps:
         if isinstance(step, Step):
             may = _may_be_view(step.equation.right) and not found.isdisjoint(step.reads)

@@ -157,9 +157,11 @@ def plan(
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
-        from ..planning.gradients import leaves_of
+        if not training and wrt is None:
+            return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
+        from ..planning.gradients import leaves_of  # most plans need no derivatives
 
-        leaves = leaves_of(graph, wrt) if training or wrt is not None else ()
+        leaves = leaves_of(graph, wrt)
         if not training:
             return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
         from .rematerialization import can_rematerialize, with_saved_bytes

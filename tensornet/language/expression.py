@@ -420,10 +420,8 @@ def scalar_value(
     try:
         return _scalar_value(expression, size)
     except (ArithmeticError, ValueError, TypeError) as error:
-        message, fix = (
-            f"{show(expression)} cannot be computed: {error}",
-            "choose numbers and sizes with which it is finite, or write inf",
-        )
+        message = f"{show(expression)} cannot be computed: {error}"
+        fix = "choose numbers and sizes with which it is finite, or write inf"
         raise EquationError(message, expression.place, fix) from None
 
 

@@ -44,14 +44,15 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
 _WORD = re.compile(r"[^\W\d]\w*")
 _ESCAPE = re.compile(r"\\(?!\s*$)")
+"""`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
+Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
+
 _SLIPS = (
     (re.compile(r"\d[^\W\d]"), "write a product with *, as in 2*p"),
     (re.compile(r"[\[(](\w+,)*\w+ \w"), "separate axes by commas, as in x[b,i]"),
     (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),
 )
 """What to write for text that Python cannot read, by what stands in the line."""
-"""`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
-Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
 
 
 class Parsed:

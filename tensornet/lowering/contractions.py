@@ -130,7 +130,8 @@ def _contract(
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
-    order = (context.choose if context.seconds <= context.limit else as_written)(problem)
+    is_too_long = context.limit < math.inf and context.seconds > context.limit
+    order = (as_written if is_too_long else context.choose)(problem)
     joint = _with_vjp(context, problem, order, values, changing) if several else None
     return _pairs(context, problem, order, values) if joint is None else joint
 

@@ -272,9 +272,7 @@ def _product(layer: Any, whole: torch.Tensor) -> Callable[[Any, Any], Any]:
     pair, bias = _factors(layer), layer.bias
     if pair is None and _is_product(layer):
         return lambda rows, out: layer(rows) if out is None else out.copy_(layer(rows))
-    u, v = pair or (whole, None)
-
-    u, v = u.t(), None if v is None else v.t()
+    u, v = (pair[0].t(), pair[1].t()) if pair else (whole.t(), None)
 
     def run(rows: Any, out: Any) -> Any:
         rows = rows if v is None else torch.mm(rows, v)
