@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compress"]
 
-HEADS = ("method", "size", "of dense", "parameters", "error", "remark")
-
 Part = float | None
 
 
@@ -59,7 +57,7 @@ def compress(
 
     import tensornet as tn
 
-    from ..compression.comparing import compared, write_page
+    from ..compression.comparing import HEADS, compared, write_page
     from ..compression.compressed import read_checkpoint, read_folder
 
     if equations is not None and checkpoint.is_dir():
@@ -104,6 +102,8 @@ def compress(
 def _table(rows: Sequence[Compared]) -> Any:
     """What each method yields within the budget."""
     from rich.table import Table
+
+    from ..compression.comparing import HEADS
 
     table = Table(*HEADS, box=None, pad_edge=False)
     for each in rows:

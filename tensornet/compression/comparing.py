@@ -18,7 +18,7 @@ from ..files import whole
 from .allocating import UNITS, Allocation
 from .compressed import Compressed
 
-__all__ = ["Compared", "compared", "write_page"]
+__all__ = ["HEADS", "Compared", "compared", "write_page"]
 
 OTHERS = {"SVD": "low_rank", "int8": "int8", "int4": "int4"}
 """What people do instead, by name."""
@@ -28,6 +28,9 @@ PARTS = (2.0, 0.5, 0.25)
 
 Make: TypeAlias = Callable[[float, str | None], Compressed]
 """Compresses a network to an amount of the budget, by a method; by those that were asked for if None."""
+
+
+HEADS = ("method", "size", "of dense", "parameters", "error", "remark")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Compared:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its row of the table; the method, its size, that as a part, the parameters, the error, and the remark."""
+        """Its row of the table; see `HEADS`."""
         found, name = self.allocation, self.method or "yours"
         if found is None:
             return name, f"{self.amount:.4g}", "", "", "", self.remark
@@ -106,7 +109,7 @@ def write_page(path: Path, title: str, found: list[Compared]) -> None:
     body = [f"<h1>{html.escape(title)}</h1>", picture[picture.index("<svg") :]]
     body += [
         table(
-            ("method", "size", "of dense", "parameters", "error", ""),
+            HEADS,
             [each.cells for each in found],
             "lrrrrl",
         ),
