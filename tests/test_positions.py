@@ -86,6 +86,20 @@ def test_windows_at_several_lengths_in_turn(text: str, reach: int, reference: An
             np.testing.assert_allclose(function({"k": k}, x), reference(x, k), rtol=1e-12)
 
 
+@pytest.mark.parametrize("way", ["called", "compiled", "exported"])
+def test_slices_longer_than_the_axis_are_refused_however_a_module_runs(way: str) -> None:
+    import torch
+
+    module, x = tn.module(tn.layer("y[b,t] = 2 * x[b,:3]", inputs="x[b,t]")), torch.ones(2, 2)
+    runs = {
+        "called": lambda: module(x),
+        "compiled": lambda: torch.compile(module, backend="eager", dynamic=False)(x),
+        "exported": lambda: torch.export.export(module, (x,)),
+    }
+    with pytest.raises(Exception, match="a slice reaches over 3 positions along 't' of 'x', and there are 2"):
+        runs[way]()
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_amounts_whose_sign_depends_on_an_open_size(backend: str) -> None:
     text = "y[b,t] = pad(x[b,t], t=(t-4, 6-t), value=2)"

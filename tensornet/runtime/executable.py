@@ -161,7 +161,9 @@ class Executable:
         """
         place = device or self.device or self.backend.device(), dtype or self.dtype or "float32"
         if shapes is not None:
-            self.planned(sizes_from_shapes(self._at_any_sizes, self._at_any_sizes.inputs, shapes), *place)
+            told = sizes_from_shapes(self._at_any_sizes, self._at_any_sizes.inputs, shapes)
+            self._at_any_sizes.check_at(told)
+            self.planned(told, *place)
         program, sizes = self._last or (self.planned(self.plan_at, *place), self.plan_at)
         if closed and (program.plan.sizes_once or program.plan.goes_back):
             seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
