@@ -339,6 +339,9 @@ class Terms(Parsed):
             raise self.fail(node, message, fix)
         arguments = tuple(map(self.expression, node.args))
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
+        for name in {name for at, (name, _) in enumerate(options) if name in dict(options[:at])}:
+            fix = "give it once; rename the axis if it is called as an option"
+            raise self.fail(node, f"{function.name} has the keyword '{name}' twice", fix)
         return Call(function.name, arguments, axes, options, self.place(node))
 
     def option(

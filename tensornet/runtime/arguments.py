@@ -118,7 +118,8 @@ def check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
     floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
     for (one, first), (other, second) in itertools.pairwise(floating.items()):
         if real_type(first) != real_type(second):
+            moved = f", module.to(torch.{first})" if backend.name == "torch" else ""
             raise DtypeError(
                 f"'{one}' is {first} and '{other}' is {second}: numbers are all of one floating type",
-                fix=f"tensornet.to_backend(params, '{backend.name}', dtype='{first}'), or convert '{one}'",
+                fix=f"tensornet.to_backend(params, '{backend.name}', dtype='{first}'){moved}, or convert '{one}'",
             )
