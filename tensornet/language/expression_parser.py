@@ -242,6 +242,9 @@ class Terms(Parsed):
         start, stop, step = (
             None if each is None else self.expression(each) for each in (node.lower, node.upper, node.step)
         )
+        match start, stop:
+            case Literal(int() as first), Literal(int() as end) if first > end and (first < 0) == (end < 0):
+                raise self.fail(node, "the slice ends before it begins", f"write {end}:{first}, or another end")
         match step or Literal(1):
             case Literal(int() as by) if by > 0:
                 return Span(start, stop, by, self.place(node))
