@@ -244,7 +244,9 @@ class Terms(Parsed):
         )
         match start, stop:
             case Literal(int() as first), Literal(int() as end) if first > end and (first < 0) == (end < 0):
-                raise self.fail(node, "the slice ends before it begins", f"write {end}:{first}, or another end")
+                raise self.fail(
+                    node, "the slice ends before it begins", f"write {end}:{first}, or another end"
+                )
         match step or Literal(1):
             case Literal(int() as by) if by > 0:
                 return Span(start, stop, by, self.place(node))
