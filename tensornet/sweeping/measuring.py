@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
@@ -19,7 +21,7 @@ from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
 from ..dtypes import element_type, itemsize
-from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, near
+from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, near
 from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -29,12 +31,14 @@ from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
-from ..runtime.compiling import compile, module, to_backend
+from ..runtime.compiling import compile, to_backend
 from ..runtime.initial_values import init
-from .making import BASELINE, Candidate, candidates
-from .sweeps import Sweep
+from .sweeps import Row, Sweep, plain
 
 __all__ = ["sweep"]
+
+BASELINE = "baseline"
+"""The name of a baseline that is given as a graph."""
 
 
 def sweep(
@@ -60,9 +64,8 @@ def sweep(
     """The costs of many graphs in one table: parameters, FLOPs, bytes, and seconds, expected and measured.
 
     All graphs are in memory at once, and take turns to be timed in this process. They are compared with one of them,
-    because a ratio says more than a time. On torch, calls of `tensornet.module` are timed, with autograd for the
-    backward pass. On other backends, calls of `tensornet.compile` are timed, with the gradients as equations. The
-    backward pass computes the gradients of all parameters.
+    because a ratio says more than a time. Calls of `tensornet.compile` are timed. The backward pass computes
+    the gradients of all parameters: by autograd on torch, as equations elsewhere.
 
     Args:
         graphs: graphs by name; or a function that builds one from the settings in `over`. Bind settings that are the
@@ -103,35 +106,133 @@ def sweep(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    if inputs is not None and not isinstance(inputs, Mapping):
-        fix = 'give arrays by the names of inputs: {"x": array}'
-        raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
-    where, kind = chosen.device() if device is None else device, element_type(dtype)
-    given = to_backend(inputs or {}, chosen, device=where)
-    judge = _judge(error, weights)
-    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, training, judge, sizes, given)
-    bench.check()
-    found = candidates(graphs, over, baseline)
-    bench.check_names([each.graph for each in found if each.graph])
-    with bench.taken():
-        for each in found:
-            bench.plan(each)
-        if all(each.plan is None for each in found):
-            fix = "give graphs, and sizes as positive integers, with which tensornet.plan(graph, …) makes a plan"
-            raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}", fix=fix)
-        if measure:
-            bench.measure(found)
-        return bench.table(found, BASELINE if isinstance(baseline, Graph) else baseline, measure)
-
-
-def _judge(error: Callable[[Graph], float] | None, weights: Any) -> Callable[[Graph], float] | None:
-    """The function that returns the error of a graph, if one is given, or weights that graphs approximate."""
     if error is not None and not callable(error):
         fix = "give a function of a graph, or what the graphs are to approximate as weights="
         raise TensornetError(f"error is {error!r}", fix=fix)
-    if weights is not None and error is not None:
+    if error is not None and weights is not None:
         raise TensornetError("error and weights are both given", fix="give one of them")
-    return error if weights is None else functools.partial(nearest, weights=weights)
+    error = error if weights is None else functools.partial(nearest, weights=weights)
+    where, kind = chosen.device() if device is None else device, element_type(dtype)
+    given = to_backend(by_name(inputs, "the inputs", '{"x": array}'), chosen, device=where)
+    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, sizes, given)
+    found = _candidates(graphs, over, baseline)
+    with contextlib.ExitStack() as after:
+        if threads is not None:
+            import torch
+
+            after.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads)
+        for each in found:
+            bench.plan(each, error, training)
+        refused = [each.refused for each in found if each.refused]
+        if len(refused) == len(found):
+            raise refused[0]
+        bench.check_names([each.graph for each in found if each.graph])
+        for way in ("seconds", "training_seconds") if measure else ():
+            bench.measure(way, found)
+    return bench.table(found, BASELINE if isinstance(baseline, Graph) else baseline, measure)
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+@dataclass
+class Candidate:
+    """A graph of a sweep, and what is found of it.
+
+    Attributes:
+        name, chosen: the name of its row, and the settings that it was built with.
+        graph: the graph, if it could be built.
+        refused: the error for which there is no graph, or no plan.
+        costs, notes: the costs of its row, and the remarks.
+        plans: by what is measured, "seconds" and "training_seconds", the plans of the forward pass and of both passes.
+    """
+
+    name: str
+    chosen: tuple[tuple[str, Any], ...] = ()
+    graph: Any = None
+    refused: TensornetError | None = None
+    costs: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    plans: dict[str, Plan] = field(default_factory=dict)
+
+    @property
+    def row(self) -> Row:
+        """Its row."""
+        refused = self.refused.message if self.refused else ""
+        return Row(self.name, self.chosen, **self.costs, refused=refused, note="; ".join(self.notes))
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Makes a remark of an error in the block: one of the library, or a lack of memory."""
+        try:
+            yield
+        except (TensornetError, MemoryError, RuntimeError) as error:
+            is_known = isinstance(error, TensornetError | MemoryError)
+            if not is_known and not re.search("memory|resource_exhausted", str(error), re.IGNORECASE):
+                raise  # each library reports a lack of memory in its own way
+            reason, *_ = str(getattr(error, "message", error)).split("\n")
+            self.notes.append(f"{what}: {reason}")
+
+
+def _candidates(
+    graphs: Mapping[str, Graph] | Callable[..., Graph],
+    over: Mapping[str, list[Any]] | None,
+    baseline: str | Graph | None,
+) -> list[Candidate]:
+    """The graphs, in order. A baseline that is given as a graph comes first.
+
+    Raises:
+        TensornetError: there are no graphs or no choices, two graphs have the same name, or the baseline is unknown.
+    """
+    over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
+    fix = 'give graphs by name, {"dense": graph}; or a function that builds one, and over={"rank": [4, 8]}'
+    found = [Candidate(BASELINE, graph=baseline)] if isinstance(baseline, Graph) else []
+    if isinstance(graphs, Mapping) and not over:
+        found += [Candidate(str(name), graph=graph) for name, graph in graphs.items()]
+    elif callable(graphs) and not isinstance(graphs, Graph) and over:
+        found += _built(graphs, over)
+    else:
+        what = f"a {type(graphs).__name__} {'with' if over else 'without'} settings"
+        raise TensornetError(f"{what} is nothing to sweep over", fix=fix)
+    if not found:
+        raise TensornetError("there is nothing to sweep over", fix=fix)
+    names = [each.name for each in found]
+    for each in found:
+        if names.count(each.name) > 1:
+            raise TensornetError(f"two graphs are called '{each.name}'", fix="give each choice and name once")
+        if not isinstance(each.graph, Graph) and not each.refused:
+            told = f"'{each.name}' is a {type(each.graph).__name__}, not a graph"
+            raise TensornetError(told, fix="give graphs, as tn.layer returns them")
+    if not isinstance(baseline, Graph | None) and baseline not in names:
+        raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
+    return found
+
+
+def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]]) -> Iterator[Candidate]:
+    """What a function builds from each combination of settings."""
+    for setting, choices in over.items():
+        if not isinstance(choices, list):  # a tuple may be one choice, such as a rank for each mode
+            told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
+            fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
+            raise TensornetError(told, fix=fix)
+    for values in itertools.product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
+        # words appear without their setting, as in `cp, rank=0.1`
+        words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
+        made = Candidate(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", TensornetWarning)
+            try:
+                made.graph = build(**settings)
+            except TensornetError as error:
+                made.refused = error
+        for each in heard:
+            if not isinstance(each.message, TensornetWarning):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            elif (note := str(each.message).partition("\n")[0]) not in made.notes:
+                made.notes.append(note)
+        yield made
 
 
 # ---------------------------------------------------------------------------- costs
@@ -147,8 +248,6 @@ class Bench:
         clock: "wall", or "process", which counts only the time in which this process runs.
         seed: the seed of random arrays.
         rounds: the number of turns of each graph.
-        training: whether the backward pass is reported.
-        error: the function that returns the error of a graph.
         sizes: the sizes of open axes, for the graphs that have them.
         given: the inputs that are given; others are random.
     """
@@ -160,13 +259,10 @@ class Bench:
     clock: str
     seed: int
     rounds: int
-    training: bool
-    error: Callable[[Graph], float] | None
     sizes: Mapping[str, int]
     given: Mapping[str, Any]
 
-    def check(self) -> None:
-        """Raises an error for an unknown device or clock, and for numbers or a clock that cannot be used here."""
+    def __post_init__(self) -> None:
         self.backend.check_device(self.device)
         for name, least in (("threads", 1), ("rounds", 1), ("seed", 0)):
             number = getattr(self, name)
@@ -182,6 +278,11 @@ class Bench:
             fix = "add threads=1 and device='cpu', or use clock='wall'"
             raise TensornetError("the time of a process is that of one thread of the processor", fix=fix)
 
+    @property
+    def target(self) -> dict[str, Any]:
+        """The options of the library for where a graph runs."""
+        return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
+
     def check_names(self, graphs: Sequence[Graph]) -> None:
         """Raises an error for sizes and inputs that no graph has."""
         sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
@@ -192,166 +293,129 @@ class Bench:
                     fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
                     raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
 
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """Sets the number of threads for the block, and restores it afterwards."""
-        with contextlib.ExitStack() as after:
-            if self.threads is not None:
-                import torch
-
-                after.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(self.threads)
-            yield
-
-    @property
-    def read(self) -> Clock:
-        """The clock."""
-        now = time.process_time if self.clock == "process" else time.perf_counter
-        return Clock(now, functools.partial(self.backend.synchronize, self.device))
-
-    # ---- costs before a graph runs
-
-    def plan(self, found: Candidate) -> None:
+    def plan(self, found: Candidate, error: Callable[[Graph], float] | None, training: bool) -> None:
         """Plans a graph, and finds its costs before it runs."""
-        if found.graph is None:
+        if found.refused:
             return
         try:
             graph = self.bound(found.graph)
             graph = graph.bind(**dict.fromkeys(graph.open_sizes, NOMINAL))
-            found.plan = self._plan(graph)
-        except TensornetError as error:
-            found.costs["refused"] = error.message
+            self._plan(found, "seconds", graph)
+        except TensornetError as refused:
+            found.refused = refused
             return
         found.costs |= {"parameters": parameter_count(graph), "flops": flop_count(graph)}
-        found.costs |= {"bytes": found.plan.bytes, "expected_seconds": found.plan.seconds}
-        if self.error is not None:
+        found.costs["bytes"] = found.plans["seconds"].bytes
+        if error is not None:
             with found.noting("no error"):
-                found.costs["error"] = _number(self.error, found.graph)
-        if self.training:
+                found.costs["error"] = _number(error(found.graph))
+        if training:
             with found.noting("no backward pass"):
-                self._plan_both(found, graph)
+                pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
+                joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs)
+                self._plan(found, "training_seconds", joint.joined(results_of(graph)))
+                kept = plan(graph, **self.target, training=True, compare=False).kept
+                found.costs["kept"] = sum(size for _, size in kept)
+
+    def _plan(self, found: Candidate, way: str, graph: Graph) -> None:
+        found.plans[way] = planned(graph, {}, **self.target)
+        found.costs[f"expected_{way}"] = found.plans[way].seconds
 
     def bound(self, graph: Graph) -> Graph:
         """The graph with the sizes that are given, by the user or by the shapes of inputs."""
-        known = {*graph.open_sizes, *graph.bound}
-        told = {name: size for name, size in self.sizes.items() if name in known}
-        graph = graph.bind(**whole_sizes(graph, told))
+        known = self.sizes.keys() & {*graph.open_sizes, *graph.bound}
+        graph = graph.bind(**whole_sizes(graph, {name: self.sizes[name] for name in known}))
         leaves = [leaf for leaf in graph.inputs if leaf.name in self.given]
         shapes = [tuple(self.given[leaf.name].shape) for leaf in leaves]
         return graph.bind(**sizes_from_shapes(graph, leaves, shapes))
 
-    def _plan(self, graph: Graph) -> Plan:
-        return planned(graph, {}, self.backend, self.device, self.dtype)
-
-    def _plan_both(self, found: Candidate, graph: Graph) -> None:
-        """Plans the results and the gradients of the parameters, and counts the bytes kept between them."""
-        pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
-        joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
-        back = plan(graph, **self.target, training=True, compare=False)
-        found.both = self._plan(joint)
-        kept = sum(size for _, size in back.kept)
-        found.costs |= {"expected_training_seconds": found.both.seconds, "kept": kept}
-
-    @property
-    def target(self) -> dict[str, Any]:
-        """The options of the library for where a graph runs."""
-        return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
-
     def table(self, candidates: Sequence[Candidate], baseline: str | None, measured: bool) -> Sweep:
         """The rows of all graphs, compared with one of them: the first that is not refused if none is named."""
-        rows = tuple(each.row for each in candidates)
-        pairs = [(each.graph, each.plan) for each in candidates if each.plan is not None]
-        at = {name: plan.graph.bound[name] for graph, plan in pairs for name in graph.open_sizes}
-        assumed = dict.fromkeys(name for graph, _ in pairs for name in self.bound(graph).open_sizes)
+        found = [each for each in candidates if each.plans]
+        sizes = {
+            name: each.plans["seconds"].graph.bound[name] for each in found for name in each.graph.open_sizes
+        }
+        assumed = dict.fromkeys(name for each in found for name in self.bound(each.graph).open_sizes)
         return Sweep(
-            rows=rows,
-            baseline=baseline or next(row.name for row in rows if not row.refused),
+            rows=tuple(each.row for each in candidates),
+            baseline=baseline or found[0].name,
             backend=self.backend.name,
             device=self.device,
             dtype=self.dtype,
             where=self.backend.version(self.device),
             threads=self.threads,
             clock=self.clock,
-            sizes=tuple(at.items()),
+            sizes=tuple(sizes.items()),
             assumed=tuple(assumed),
             rounds=self.rounds if measured else 0,
-            certainty=str(pairs[0][1].certainty or ""),
+            certainty=str(found[0].plans["seconds"].certainty or ""),
         )
 
     # ---- times
 
-    def measure(self, candidates: Sequence[Candidate]) -> None:
-        """Times a call of each graph, and both passes if these were planned; the graphs take turns."""
-        for way in ("seconds", "training_seconds"):
-            runs, is_both = dict[str, Callable[[], Any]](), way == "training_seconds"
-            for each in candidates:
-                if each.plan is not None and (each.both is not None or not is_both):
-                    with each.noting("not timed"):
-                        run = self.call(each.plan, each.both if is_both else None)
-                        run()
-                        runs[each.name] = run
-            took = timings(runs, self.rounds, clock=self.read)
-            for each in candidates:
-                if (time := took.get(each.name)) is not None:
-                    each.costs |= {way: time.median, f"{way}_low": time.low, f"{way}_high": time.high}
+    def measure(self, way: str, candidates: Sequence[Candidate]) -> None:
+        """Times a call of each graph, or of both passes if these were planned; the graphs take turns."""
+        now = time.process_time if self.clock == "process" else time.perf_counter
+        clock = Clock(now, functools.partial(self.backend.synchronize, self.device))
+        runs = dict[str, Callable[[], Any]]()
+        for each in candidates:
+            if way in each.plans:
+                with each.noting("not timed"):
+                    run = self.call(way, **each.plans)
+                    run()
+                    runs[each.name] = run
+        took = timings(runs, self.rounds, clock=clock)
+        for each in candidates:
+            if found := took.get(each.name):
+                each.costs |= {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
 
-    def call(self, plan: Plan, both: Plan | None) -> Callable[[], Any]:
+    def call(self, way: str, seconds: Plan, training_seconds: Plan | None = None) -> Callable[[], Any]:
         """A call of a graph without dropout; or in training, and then the gradients of its parameters.
 
         Gradients are those of autograd on torch, else equations.
 
         Args:
-            plan: the plan of the graph.
-            both: the plan of both passes; None for a forward call.
+            way: the plan that is measured.
+            seconds, training_seconds: the plan of the forward pass, and that of both passes.
         """
+        in_training, own = way == "training_seconds", {leaf.name for leaf in seconds.graph.inputs}
+        by_autograd = in_training and self.backend.name == "torch"
+        taken = training_seconds if in_training and training_seconds and not by_autograd else seconds
+        inputs = [each for each in arguments(taken) if each[0].kind == "input"]
+        arrays = drawn(inputs, self.backend, self.device, self.seed)
+        for leaf, shape, dtype in inputs:
+            if leaf.name in self.given or leaf.name not in own:  # the gradient of a result is of ones
+                value = self.given.get(leaf.name, numpy.ones(shape))
+                arrays[leaf.name] = self.backend.asarray(value, dtype, self.device)
         with warnings.catch_warnings():  # initial values do not affect times
             warnings.simplefilter("ignore", TensornetWarning)
-            if self.backend.name == "torch":
-                return self._of_module(plan, both is not None)
-            found, own = both or plan, {leaf.name for leaf in plan.graph.leaves}
-            ones = {
-                each.name: numpy.ones(shape) for each, shape, _ in arguments(found) if each.name not in own
-            }
-            parameters = init(found.graph, seed=self.seed, **self.target)
-            run = compile(found.graph, backend=self.backend, params=parameters)
-            mode = {} if both is None else {"training": True}
-            return functools.partial(run, *self._inputs(found, ones), **mode)
-
-    def _of_module(self, plan: Plan, is_training: bool) -> Callable[[], Any]:
-        import torch
-
-        layer = module(plan.graph, seed=self.seed, device=self.device, dtype=self.dtype).train(is_training)
-        inputs = self._inputs(plan, {})
-        if not is_training:
-            return functools.partial(torch.no_grad()(layer), *inputs)
-
-        def differentiable() -> list[torch.Tensor]:
-            made = layer(*inputs)
-            return [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
-
-        seeds, parameters = [torch.ones_like(each) for each in differentiable()], tuple(layer.parameters())
-        return lambda: torch.autograd.grad(differentiable(), parameters, seeds, allow_unused=True)
-
-    def _inputs(self, plan: Plan, more: Mapping[str, Any]) -> list[Any]:
-        given = {**self.given, **more}
-        taken = [each for each in arguments(plan) if each[0].kind == "input"]
-        missing = [each for each in taken if each[0].name not in given]
-        arrays = given | drawn(missing, self.backend, self.device, self.seed)
-        return [self.backend.asarray(arrays[leaf.name], dtype, self.device) for leaf, _, dtype in taken]
+            parameters = init(seconds.graph, seed=self.seed, **self.target)
+        run = functools.partial(compile(taken.graph, backend=self.backend), parameters, *arrays.values())
+        run = functools.partial(run, training=in_training)
+        return _with_autograd(run, [*parameters.values()]) if by_autograd else run
 
 
-def _number(error: Callable[[Graph], float], graph: Graph) -> float:
-    """The error of a graph.
+def _with_autograd(run: Callable[[], Any], parameters: Sequence[Any]) -> Callable[[], Any]:
+    """A call that computes results by `run`, and the gradients of their sums by the parameters."""
+    import torch
+
+    def differentiable() -> list[torch.Tensor]:
+        made = run()
+        return [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
+
+    for each in parameters:
+        each.requires_grad_()
+    ones = [torch.ones_like(each) for each in differentiable()]
+    return lambda: torch.autograd.grad(differentiable(), parameters, ones, allow_unused=True)
+
+
+def _number(value: Any) -> float:
+    """An error as a number.
 
     Raises:
-        TensornetError: it is not a number.
+        TensornetError: it is none.
     """
-    try:
-        found = float(error(graph))
-    except TensornetError:
-        raise
-    except (TypeError, ValueError):
-        found = math.nan
-    if math.isnan(found):
-        raise TensornetError("it is not a number")
-    return found
+    with contextlib.suppress(TypeError, ValueError):
+        if not math.isnan(number := float(value)):
+            return number
+    raise TensornetError("it is not a number")

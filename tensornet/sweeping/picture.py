@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from ..errors import BackendError, TensornetError
 from ..files import whole
 
-__all__ = ["SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
+__all__ = ["COLOURS", "SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
 
 SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats of pictures, each with the metadata that leaves out the time of writing."""
@@ -21,19 +22,13 @@ SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 INCHES, DOTS = (7.0, 4.6), 160
 """The width and height in inches, and the dots per inch."""
 
-MARKS = "osD^vP*X"
+MARKS = ("o", "s", "D", "^", "v", "P", "*", "X")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
 """Colours that colour-blind readers can distinguish (after Okabe and Ito, 2008)."""
 
-BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-"""The position of the legend."""
-
-PLACES = tuple(
-    (distance * math.cos(math.radians(angle)), distance * math.sin(math.radians(angle)))
-    for distance in (5.0, 8.0, 12.0, 18.0, 25.0)
-    for angle in (-45, 45, -135, 135, 0, 180, -90, 90)
-)
-"""Offsets of a label in points: the nearest first, at equal distance those where no front passes."""
+PLACES = tuple(itertools.product((5.0, 8.0, 12.0, 18.0, 25.0), (-45, 45, -135, 135, 0, 180, -90, 90)))
+"""Places of a label: its distance in points, and its direction in degrees. The nearest are first, at equal distance
+those where no front passes."""
 
 
 class Point(NamedTuple):
@@ -68,9 +63,14 @@ def drawn(
     suffix = None if path is None else Path(path).suffix.lower()
     if suffix is not None and suffix not in SUFFIXES:
         raise TensornetError(f"a picture is no '{suffix}'", fix=f"use {', '.join(SUFFIXES)}")
-    figure = new_figure(INCHES, DOTS)
+    figure, best = new_figure(INCHES, DOTS), front(points)
     axes = figure.add_subplot()
-    _draw(axes, points)
+    x, y, *_ = zip(*best, strict=True)
+    axes.step(x, y, where="post", color="0.7", marker="", zorder=1, label="best")
+    axes.set_prop_cycle(color=COLOURS, marker=MARKS)
+    for group in dict.fromkeys(each.group for each in points):
+        x, y, *_ = zip(*(each for each in points if each.group == group), strict=True)
+        axes.plot(x, y, linestyle="", markersize=5, zorder=2, label=group or None)
     axes.margins(0.1)
     for letter, (label, unit) in costs.items():
         values = [getattr(each, letter) for each in points]
@@ -78,8 +78,8 @@ def drawn(
         _write_out(getattr(axes, f"{letter}axis"), unit, values)
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(visible=True, which="major", alpha=0.25)
-    axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
-    best = front(points)
+    place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **place)
     labelled = sorted(points, key=lambda each: each not in best)
     label_points(axes, ((each.x, each.y, each.label) for each in labelled), 7, every=False)
     if path is not None and suffix is not None:
@@ -95,16 +95,6 @@ def front(points: Sequence[Point]) -> list[Point]:
         if not found or point.y < found[-1].y:
             found.append(point)
     return found
-
-
-def _draw(axes: Any, points: Sequence[Point]) -> None:
-    """Draws the points by group, and a line through the Pareto front."""
-    x, y, *_ = zip(*front(points), strict=True)
-    axes.step(x, y, where="post", color="0.7", zorder=1, label="best")
-    for number, group in enumerate(dict.fromkeys(each.group for each in points)):
-        x, y, *_ = zip(*sorted(each for each in points if each.group == group), strict=True)
-        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-        axes.plot(x, y, mark, color=colour, markersize=5, zorder=2, label=group or None)
 
 
 def _write_out(axis: Any, unit: str | None, values: Sequence[float]) -> None:
@@ -133,36 +123,33 @@ def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: fl
     """
     points = list(points)
     axes.figure.draw_without_rendering()
-    renderer, inside, far = axes.figure.canvas.get_renderer(), axes.get_window_extent(), 1e4
+    inside, far = axes.get_window_extent(), 1e4
     marks = axes.transData.transform([(x, y) for x, y, _ in points])
-    reach = 1.4 * size
-    taken: list[Any] = [(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
-    taken += [legend.get_window_extent(renderer).extents] if (legend := axes.get_legend()) else []
+    taken = [*np.hstack([marks - 1.4 * size, marks + 1.4 * size])]
+    taken += [legend.get_window_extent().extents] if (legend := axes.get_legend()) else []
     taken += [(at, -far, at + far, far) for at in (inside.x1, inside.x0 - far)]
     taken += [(-far, at, far, at + far) for at in (inside.y1, inside.y0 - far)]
-    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": size, "va": "center"}
     for x, y, label in points:
-        texts = [axes.annotate(label, (x, y), place, ha=_side(place[0]), **look) for place in PLACES]
-        boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
-        covers = _common(boxes, np.array(taken)).sum(1)
-        best = int(covers.argmin())
-        if every or not covers[best]:
-            taken.append(boxes[best])
-            texts.pop(best).set_in_layout(False)  # labels do not shrink the axes
-        for text in texts:
+        text = axes.annotate(label, (x, y), (0, 0), textcoords="offset points", fontsize=size, va="center")
+        covers = [_covered(text, place, np.array(taken)) for place in PLACES]
+        least = min(covers)
+        _covered(text, PLACES[covers.index(least)], np.array(taken))
+        if every or not least:
+            taken.append(text.get_window_extent().extents)
+            text.set_in_layout(False)  # labels do not shrink the axes
+        else:
             text.remove()
 
 
-def _side(offset: float) -> str:
-    """The horizontal alignment, by which a label extends away from its point."""
-    return "center" if abs(offset) < 1e-6 else "left" if offset > 0 else "right"
-
-
-def _common(boxes: Any, others: Any) -> Any:
-    """The area that each box has in common with each other one; a box is its left, lower, right and upper end."""
-    boxes = boxes[:, None]
-    sides = np.minimum(boxes[..., 2:], others[:, 2:]) - np.maximum(boxes[..., :2], others[:, :2])
-    return sides.clip(min=0.0).prod(-1).round(3)
+def _covered(text: Any, place: tuple[float, float], others: Any) -> float:
+    """Moves a label to a place. Returns the area that it covers of boxes: left, lower, right and upper ends."""
+    distance, angle = place
+    right, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    side = "center" if abs(right) < 1e-6 else "left" if right > 0 else "right"
+    text.set(position=(distance * right, distance * up), horizontalalignment=side)
+    box = text.get_window_extent().extents
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    return float(sides.clip(min=0.0).prod(-1).sum().round(3))
 
 
 def new_figure(inches: tuple[float, float], dots: int) -> Any:

@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from numbers import Integral, Real
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
+import numpy
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
@@ -20,7 +20,7 @@ from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
 from ..errors import BackendError, TensornetError, near
 
-__all__ = ["COLUMNS", "Column", "Row", "Sweep", "plain"]
+__all__ = ["COLUMNS", "Row", "Sweep", "plain"]
 
 T = TypeVar("T")
 
@@ -30,56 +30,30 @@ WIDE = 240
 
 @dataclass(frozen=True)
 class Column:
-    """A cost that a sweep reports for every graph.
+    """How a cost is shown.
 
     Attributes:
-        name: the name of the attribute of a row.
         heading: the heading of the column in a table.
         label: the label of the axis in a picture.
-        unit: the unit of the values.
+        unit: the unit of the values; None for numbers that are written in full.
         compared: whether a table shows the ratio to the baseline too.
     """
 
-    name: str
     heading: str
     label: str
-    unit: str = ""
+    unit: str | None = ""
     compared: bool = False
 
-    def shown(self, value: float) -> str:
+    def shown(self, value: float | None) -> str:
         """The value with its unit; a count is written in full."""
-        if self.unit:
-            return amount(value, self.unit)
+        if value is None or self.unit:
+            return "" if value is None else amount(value, self.unit or "")
         return f"{value:,}" if isinstance(value, int) else rounded(value, 3)
 
 
-COLUMNS = {
-    each.name: each
-    for each in (
-        Column("parameters", "parameters", "parameters", compared=True),
-        Column("flops", "FLOPs", "FLOPs", "FLOP"),
-        Column("bytes", "moved", "bytes moved", "B"),
-        Column("expected_seconds", "forward,\nexpected", "expected time forward", "s", True),
-        Column("seconds", "forward", "time forward", "s", True),
-        Column("expected_training_seconds", "training,\nexpected", "expected time both ways", "s", True),
-        Column("training_seconds", "training", "time both ways", "s", True),
-        Column("kept", "kept", "bytes kept for the backward pass", "B"),
-        Column("error", "error", "error"),
-    )
-}
-"""The columns that can be shown, compared, and drawn, by name."""
-
-
-def column_named(name: str) -> Column:
-    """The column of that name.
-
-    Raises:
-        TensornetError: there is none.
-    """
-    if name not in COLUMNS:
-        fix = f"{near(name, COLUMNS)}there are {', '.join(COLUMNS)}"
-        raise TensornetError(f"there is no column '{name}'", fix=fix)
-    return COLUMNS[name]
+def _cost(*column: Any) -> Any:
+    """A field of a row that is a column of tables and pictures too."""
+    return field(default=None, metadata={"column": Column(*column)})
 
 
 @dataclass(frozen=True)
@@ -105,19 +79,21 @@ class Row:
 
     name: Text
     chosen: tuple[tuple[str, Any], ...] = ()
-    parameters: int | None = None
-    flops: int | None = None
-    bytes: int | None = None
-    expected_seconds: float | None = None
-    seconds: float | None = None
+    parameters: int | None = _cost("parameters", "parameters", "", True)
+    flops: int | None = _cost("FLOPs", "FLOPs", "FLOP")
+    bytes: int | None = _cost("moved", "bytes moved", "B")
+    expected_seconds: float | None = _cost("forward,\nexpected", "expected time forward", "s", True)
+    seconds: float | None = _cost("forward", "time forward", "s", True)
     seconds_low: float | None = None
     seconds_high: float | None = None
-    expected_training_seconds: float | None = None
-    training_seconds: float | None = None
+    expected_training_seconds: float | None = _cost(
+        "training,\nexpected", "expected time both ways", "s", True
+    )
+    training_seconds: float | None = _cost("training", "time both ways", "s", True)
     training_seconds_low: float | None = None
     training_seconds_high: float | None = None
-    kept: int | None = None
-    error: float | None = None
+    kept: int | None = _cost("kept", "bytes kept for the backward pass", "B")
+    error: float | None = _cost("error", "error", None)
     refused: Text = ""
     note: Text = ""
 
@@ -129,7 +105,7 @@ class Row:
     @property
     def costs(self) -> dict[str, Any]:
         """The name, the costs and the remarks by name: all but the settings."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "chosen"}
+        return {name: value for name, value in vars(self).items() if name != "chosen"}
 
     def value(self, column: str) -> float | None:
         """The value in a column of `COLUMNS`, or None.
@@ -137,8 +113,17 @@ class Row:
         Raises:
             TensornetError: there is no such column.
         """
-        found: float | None = getattr(self, column_named(column).name)
+        if column not in COLUMNS:
+            fix = f"{near(column, COLUMNS)}there are {', '.join(COLUMNS)}"
+            raise TensornetError(f"there is no column '{column}'", fix=fix)
+        found: float | None = getattr(self, column)
         return found
+
+
+COLUMNS: dict[str, Column] = {
+    each.name: each.metadata["column"] for each in fields(Row) if "column" in each.metadata
+}
+"""The columns that can be shown, compared, and drawn, by name."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +171,9 @@ class Sweep:
         return tuple(dict.fromkeys(name for row in self.rows for name in row.settings))
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns that are not empty."""
-        rows, columns = self.rows, COLUMNS.values()
-        return tuple(each for each in columns if any(row.value(each.name) is not None for row in rows))
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are not empty."""
+        return tuple(each for each in COLUMNS if any(row.value(each) is not None for row in self.rows))
 
     def ratio(self, row: Row, column: str) -> float | None:
         """The ratio of a cost to that of the baseline, or None if one is missing or the baseline's is 0."""
@@ -219,49 +203,45 @@ class Sweep:
 
     # ---- as text
 
-    def _shown(self) -> list[list[list[str]]]:
-        """The columns as text, the heading first. A cost and its ratio to the baseline are in one list.
+    def _shown(self) -> Iterator[list[list[str]]]:
+        """The columns as text, the heading first. A cost and its ratio to the baseline come together.
 
         Expected times have a ratio only if no measured ones are shown.
         """
-        told, found = {each.name for each in self.columns}, list[list[list[str]]]()
-        for column in self.columns:
-            values = [row.value(column.name) for row in self.rows]
-            found.append([[column.heading, *("" if each is None else column.shown(each) for each in values)]])
-            measured = column.name.removeprefix("expected_")
-            if column.compared and (measured == column.name or measured not in told):
-                ratios = [self.ratio(row, column.name) for row in self.rows]
+        for name in self.columns:
+            column = COLUMNS[name]
+            cells = (column.shown(row.value(name)) for row in self.rows)
+            if name == "parameters":
+                cells = (each or "refused" for each in cells)
+            found = [[column.heading, *cells]]
+            if column.compared and name.removeprefix("expected_") not in {*self.columns} - {name}:
+                ratios = [self.ratio(row, name) for row in self.rows]
                 shown = ("" if each is None else f"{each:.{3 if each >= 1 else 2}g}" for each in ratios)
-                found[-1].append(["×", *shown])
-        for number, row in enumerate(self.rows, 1):
-            found[0][0][number] = "refused" if row.refused else found[0][0][number]
-        return found
+                found.append(["×", *shown])
+            yield found
+
+    def _table(self, columns: Iterable[list[str]]) -> Table:
+        """The table of some columns of text."""
+        table, names = Table(box=box.SIMPLE_HEAD, pad_edge=False), [printable(row.name) for row in self.rows]
+        head, *body = zip(["", *names], *columns, strict=True)
+        for heading in head:
+            table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        for cells in body:
+            table.add_row(*map(Shown, cells))
+        return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """The table, split into several below one another if it is too wide."""
+        columns, unlimited = list[list[str]](), options.update(width=WIDE)
         yield Shown(self.title)
-        for columns in self._fitting(options.max_width):
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column(no_wrap=True)
-            for heading, *_ in columns:
-                table.add_column(heading, justify="right", no_wrap=True)
-            names = (printable(row.name) for row in self.rows)
-            for cells in zip(names, *(column[1:] for column in columns), strict=True):
-                table.add_row(*map(Shown, cells))
-            yield table
-        yield from (Shown(printable(remark)) for remark in self.remarks)
-
-    def _fitting(self, width: int) -> Iterator[list[list[str]]]:
-        """The columns of text in lists that fit next to the names; each has at least one cost."""
-        start = max(len(row.name) for row in self.rows) + 2
-        columns, taken = list[list[str]](), start
         for group in self._shown():
-            needed = sum(max(map(len, "\n".join(column).split("\n"))) + 3 for column in group)
-            if columns and taken + needed > width:
-                yield columns
-                columns, taken = [], start
-            columns, taken = columns + group, taken + needed
-        yield columns
+            wide = console.measure(self._table([*columns, *group]), options=unlimited).maximum
+            if columns and wide > options.max_width:
+                yield self._table(columns)
+                columns = []
+            columns += group
+        yield self._table(columns)
+        yield from (Shown(printable(remark)) for remark in self.remarks)
 
     def __str__(self) -> str:
         lines = io.StringIO()
@@ -346,26 +326,20 @@ class Sweep:
         """
         from .picture import Point, drawn
 
-        shown = {"x": column_named(x), "y": column_named(y)}
-        costs = {at: (each.label, None if each.name == "error" else each.unit) for at, each in shown.items()}
-        points = [
-            Point(a, b, *self._called(row))
-            for row in self.rows
-            if (a := row.value(x)) is not None and (b := row.value(y)) is not None
-        ]
+        points, several = list[Point](), len(self.settings) > 1
+        for row in self.rows:
+            first, *rest = [*map(str, row.settings.values())] if several and row.chosen else [row.name]
+            named = (first, ", ".join(rest)) if several else ("", row.name)
+            if (a := row.value(x)) is not None and (b := row.value(y)) is not None:
+                points.append(Point(a, b, *named))
         if not points:
-            told = ", ".join(each.name for each in self.columns)
-            raise TensornetError(f"no row has both '{x}' and '{y}'", fix=f"there are {told}")
+            raise TensornetError(
+                f"no row has both '{x}' and '{y}'", fix=f"there are {', '.join(self.columns)}"
+            )
+        costs = {axis: (COLUMNS[name].label, COLUMNS[name].unit) for axis, name in (("x", x), ("y", y))}
         first, *rest = self.settings or ("",)
         groups = f"{first}\n(at the points: {', '.join(rest)})" if rest else ""
         return drawn(points, costs, self.title, groups, path)
-
-    def _called(self, row: Row) -> tuple[str, str]:
-        """The group of a row, which is its first setting if there are several, and its label within the group."""
-        if len(self.settings) < 2 or not row.chosen:
-            return ("", row.name) if len(self.settings) < 2 else (row.name, "")
-        first, *rest = (str(value) for _, value in row.chosen)
-        return first, ", ".join(rest)
 
 
 def _read(cls: type[T], part: Part, **given: Any) -> T:
@@ -376,8 +350,7 @@ def _read(cls: type[T], part: Part, **given: Any) -> T:
 
 def plain(value: Any) -> Any:
     """A setting in a form that JSON can write and read back. Other objects become their text."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Real):  # NumPy scalars
-        return int(value) if isinstance(value, Integral) else float(value)
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    value = value.item() if isinstance(value, numpy.generic) else value
+    return value if isinstance(value, str | bool | int | float | None) else str(value)
