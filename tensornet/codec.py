@@ -26,20 +26,6 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from .errors import EquationError, TensornetError
 from .sizes import read_written, write_size
 
-__all__ = [
-    "Part",
-    "Scope",
-    "Text",
-    "document",
-    "read",
-    "read_size",
-    "read_value",
-    "refuses",
-    "state_of",
-    "write",
-    "write_size",
-]
-
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 Check: TypeAlias = "Callable[[T, Part], None]"

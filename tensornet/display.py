@@ -11,18 +11,6 @@ from dataclasses import dataclass
 
 from .errors import BackendError
 
-__all__ = [
-    "Filled",
-    "Memory",
-    "amount",
-    "folded",
-    "in_bytes",
-    "preformatted",
-    "printable",
-    "rounded",
-    "table",
-]
-
 
 @dataclass(frozen=True)
 class Filled:

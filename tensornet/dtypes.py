@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from .errors import BackendError
 
-__all__ = ["Element", "element_type", "itemsize", "real_type"]
-
 
 class Element(IntEnum):
     """The kind of the elements of a tensor. Where two kinds meet, both become the greater one.

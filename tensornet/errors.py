@@ -12,25 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = [
-    "PAGE",
-    "BackendError",
-    "DtypeError",
-    "EquationError",
-    "Place",
-    "ShapeError",
-    "TensornetError",
-    "TensornetWarning",
-    "by_name",
-    "near",
-    "nearest",
-    "no_positions",
-    "outside",
-    "path_of",
-    "told_in",
-    "warn",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -22,8 +22,6 @@ from typing import Any
 
 from .errors import EquationError, TensornetError
 
-__all__ = ["Store", "cache_folder", "check_writable", "chosen_folder", "whole"]
-
 
 @contextlib.contextmanager
 def whole(path: Path, over: bool = True) -> Iterator[Path]:

@@ -9,21 +9,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .errors import BackendError, near
 
-__all__ = [
-    "Argument",
-    "Backend",
-    "CallCache",
-    "Kept",
-    "backend_of",
-    "is_offered",
-    "load_backend",
-    "offer",
-    "offer_any",
-    "offer_reader",
-    "reader_of",
-    "signature_of",
-]
-
 
 class Argument(NamedTuple):
     """An array argument of a function: its shape, its element type, and whether it gets a gradient."""

@@ -18,8 +18,6 @@ from typing import TypeAlias
 from .codec import document
 from .errors import Place
 
-__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
-
 
 @document()
 @dataclass(frozen=True)

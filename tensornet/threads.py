@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["apart", "is_busy", "others_at_work", "tells_of_others"]
-
 T = TypeVar("T")
 
 QUIET = 0.75

@@ -7,8 +7,6 @@ from typing import Any
 
 from .errors import ShapeError
 
-__all__ = ["FactorizationOrder", "factorize", "see_before"]
-
 
 @dataclass(frozen=True)
 class FactorizationOrder:

@@ -17,8 +17,6 @@ from .diagram import Diagram, diagram_of, networks_of
 from .formats import by_matplotlib, dot, mermaid, svg
 from .scene import Scene, collisions, in_panels, networks
 
-__all__ = ["Picture", "draw"]
-
 STYLES = ("auto", "layers", "network")
 TEXTS = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}
 """The attribute of a picture that is in a file, by its ending."""

@@ -31,8 +31,6 @@ from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, name_of
 
-__all__ = ["Diagram", "Edge", "Node", "diagram_of", "networks_of"]
-
 Line: TypeAlias = "Equation | Apply"
 
 LONGEST = 48

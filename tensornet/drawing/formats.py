@@ -15,8 +15,6 @@ from ..errors import BackendError
 from .diagram import Diagram, Node
 from .scene import LINE, Box, Curve, Scene
 
-__all__ = ["by_matplotlib", "dot", "mermaid", "svg"]
-
 Mark: TypeAlias = "tuple[str, dict[str, Any], str]"
 """An element of SVG: its name, attributes (points as an array) and text."""
 

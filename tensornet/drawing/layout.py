@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["layered", "least_stress"]
-
 Link: TypeAlias = "tuple[int, int]"
 
 SWEEPS = 24

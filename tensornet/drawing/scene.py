@@ -13,8 +13,6 @@ import numpy as np
 from .diagram import Diagram
 from .layout import layered, least_stress
 
-__all__ = ["LINE", "Box", "Curve", "Scene", "collisions", "in_panels", "networks"]
-
 Point: TypeAlias = "tuple[float, float]"
 
 CHARACTER, LINE = 7.25, 16.0
