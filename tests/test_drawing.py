@@ -18,7 +18,7 @@ import sympy
 
 import tensornet as tn
 from tensornet.drawing.layout import layered
-from tensornet.drawing.scene import collisions
+from tensornet.drawing.scene import Scene
 
 from .conftest import ROOT, rows, sampled
 
@@ -28,6 +28,9 @@ k[b,j,d] = x[b,j,c] * K[d,c]
 a[b,i,j] = softmax[j](q * k / sqrt(d))
 y[b,i,e] = a * x[b,j,c] * V[e,c]
 """
+STEPS = np.linspace(0, 1, 17)[:, None]
+BERNSTEIN = np.array([1, 3, 3, 1]) * STEPS ** np.arange(4) * (1 - STEPS) ** np.arange(3, -1, -1)
+"""The polynomials of a cubic Bézier curve, at steps dense enough to find the boxes that it crosses."""
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -202,6 +205,27 @@ def test_tensors_that_a_start_of_the_layout_puts_in_one_place_are_drawn_apart() 
 
 
 # ---------------------------------------------------------------------------- layout
+
+
+def collisions(scene: Scene) -> list[str]:
+    """The boxes and edges without a place, the boxes that overlap, and those that an edge of others crosses."""
+    numbers = [n for n, box in enumerate(scene.boxes) if box.kind != "panel" and box.width]
+    boxes = [scene.boxes[number] for number in numbers]
+    centres = np.array([(box.x, box.y) for box in boxes])
+    halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
+    lost = [box.lines for box in boxes if not math.isfinite(box.x + box.y + box.width + box.height)]
+    lost += [("an edge",) for curve in scene.curves if not np.isfinite(curve.points).all()]
+    if lost:
+        return [f"{lines} has no place" for lines in lost]
+    overlap = (abs(centres[:, None] - centres) < halves[:, None] + halves).all(-1)
+    found = [f"{boxes[n].lines} overlaps {boxes[m].lines}" for n, m in np.argwhere(np.triu(overlap, 1))]
+    for curve in scene.curves:
+        pieces = (BERNSTEIN @ curve.points[at : at + 4] for at in range(0, len(curve.points) - 1, 3))
+        crossed = (abs(np.concatenate([*pieces])[:, None] - centres) < halves).all(-1).any(0)
+        others = (n for n in np.flatnonzero(crossed) if numbers[n] not in curve.ends)
+        found += (f"an edge crosses {boxes[n].lines}" for n in others)
+    return found
+
 
 PAGES = sorted((ROOT / "docs" / "gallery").glob("plot_*.py"))
 PRESETS = [name for name in tn.models.names() if not hasattr(tn.models, name)]

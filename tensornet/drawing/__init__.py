@@ -15,7 +15,7 @@ from ..files import whole
 from ..graph.graph import Graph, of_graph
 from .diagram import Diagram, diagram_of, networks_of
 from .formats import by_matplotlib, dot, mermaid, svg
-from .scene import Scene, collisions, in_panels, networks
+from .scene import Scene, in_panels, networks
 
 STYLES = ("auto", "layers", "network")
 TEXTS = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}
@@ -120,8 +120,7 @@ def draw(
 def _picture(graph: Graph, unfold: bool, style: str) -> Picture:
     if style != "layers" and (diagrams := networks_of(graph)):
         scene = networks(diagrams)
-        if style == "network" or not collisions(scene):
-            return Picture(svg(scene), scene, diagrams)
+        return Picture(svg(scene), scene, diagrams)
     if style == "network":
         fix = 'take style="layers", or write one equation: a product of tensors, or a sum of such'
         raise EquationError("the graph is no tensor network", fix=fix)

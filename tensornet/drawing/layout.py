@@ -2,8 +2,7 @@
 
 Layered graph drawing (Sugiyama, Tagawa and Toda 1981), in the form of Gansner, Koutsofios, North and Vo 1993 (`dot` of
 Graphviz): a label, and each rank that a long edge passes, is an item of the layout like a node is. The ranks and the
-horizontal positions are linear programs, which HiGHS solves. Tensor networks have positions of the least stress
-(Gansner, Koren and North 2005): distances in the picture are near those in the network.
+horizontal positions are linear programs, which HiGHS solves.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ PORTS = 22.0
 
 STRAIGHTNESS, CENTRED = np.array([1.0, 2.0, 8.0]), 0.2
 """The weight of straightness of an edge by its ends that are bends, and of a node's place amid its neighbours."""
-
-STARTS, STEPS, UNCONNECTED = 7, 120, 4.0
-"""The random starts of stress majorization, the steps from each, and the distance of what no link connects."""
 
 
 def layered(
@@ -163,38 +159,3 @@ def _across(
     matrix = csr_array((np.concatenate(values), (lines, columns)), shape=(len(most), len(half) + len(weight)))
     found = _least(np.concatenate([0 * half, weight]), matrix, most)[: len(half)]
     return np.asarray(found - np.min(found - half))
-
-
-def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) -> Any:
-    """Positions whose distances are near those in a graph, along its links, by stress majorization.
-
-    Args:
-        items: the number of items.
-        links: pairs of items, each once.
-        lengths: the distance of each pair.
-
-    Returns:
-        The positions found from several starts, those with the least stress first: a row for each item, with the
-        longer way across.
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import shortest_path
-
-    graph = csr_array((lengths, np.reshape(np.array(links, int), (-1, 2)).T), shape=(items, items))
-    distances = shortest_path(graph, directed=False)
-    distances[np.isinf(distances)] = UNCONNECTED
-    centring = np.eye(items) - 1 / items
-    vectors, values, _ = np.linalg.svd(centring @ distances**2 @ centring)
-    random = np.random.default_rng(0).standard_normal((STARTS, items, 2))
-    places = np.concatenate([[vectors[:, :2] * np.sqrt(values[:2])], random])
-    np.fill_diagonal(distances, np.inf)
-    inverse = np.linalg.pinv(np.diag((distances**-2).sum(1)) - distances**-2)
-    for _ in range(STEPS):
-        apart = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
-        apart[apart == 0] = 1  # in one place: neither pulls the other
-        pulls = 1 / (distances * apart)
-        places = inverse @ (pulls.sum(2, keepdims=True) * places - pulls @ places)
-    stress = ((apart / distances - 1) ** 2).sum((1, 2))
-    _, turned = np.linalg.eigh(places.swapaxes(1, 2) @ places)
-    places = (places @ turned[..., ::-1])[np.argsort(stress.round(6), kind="stable")]
-    return places * np.where(places[:, :1] > 0, -1, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -11,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .diagram import Diagram
-from .layout import layered, least_stress
+from .layout import layered
 
 Point: TypeAlias = "tuple[float, float]"
 
@@ -25,15 +23,8 @@ AROUND = np.array([(0, -8), (LOOP * 1.3, -14), (LOOP * 1.3, 14), (0, 8)])
 PADDING = {"label": (4.0, 0.0), "text": (4.0, 0.0), "leg": (4.0, 0.0), "axis": (13.0, 4.0)}
 """What a box has around its text, by its kind; any other has 17 and 8."""
 
-UNIT, SCALES = 36.0, (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
-"""The distance of neighbours in a tensor network, and how many times it is tried."""
-
 ROW, GUTTER = 1100.0, 24.0
 """The width of a row of panels, and what is between panels."""
-
-STEPS = np.linspace(0, 1, 17)[:, None]
-BERNSTEIN = np.array([1, 3, 3, 1]) * STEPS ** np.arange(4) * (1 - STEPS) ** np.arange(3, -1, -1)
-"""The polynomials of a cubic Bézier curve, at steps dense enough to find the boxes that it crosses."""
 
 
 @dataclass(frozen=True)
@@ -88,26 +79,6 @@ def merged(parts: Iterable[tuple[Scene, float, float]]) -> Scene:
     return Scene(width, height, tuple(boxes), tuple(curves))
 
 
-def collisions(scene: Scene) -> list[str]:
-    """The boxes and edges without a place, the boxes that overlap, and those that an edge of others crosses."""
-    numbers = [n for n, box in enumerate(scene.boxes) if box.kind != "panel" and box.width]
-    boxes = [scene.boxes[number] for number in numbers]
-    centres = np.array([(box.x, box.y) for box in boxes])
-    halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
-    lost = [box.lines for box in boxes if not math.isfinite(box.x + box.y + box.width + box.height)]
-    lost += [("an edge",) for curve in scene.curves if not np.isfinite(curve.points).all()]
-    if lost:
-        return [f"{lines} has no place" for lines in lost]
-    overlap = (abs(centres[:, None] - centres) < halves[:, None] + halves).all(-1)
-    found = [f"{boxes[n].lines} overlaps {boxes[m].lines}" for n, m in np.argwhere(np.triu(overlap, 1))]
-    for curve in scene.curves:
-        pieces = (BERNSTEIN @ curve.points[at : at + 4] for at in range(0, len(curve.points) - 1, 3))
-        crossed = (abs(np.concatenate([*pieces])[:, None] - centres) < halves).all(-1).any(0)
-        others = (n for n in np.flatnonzero(crossed) if numbers[n] not in curve.ends)
-        found += (f"an edge crosses {boxes[n].lines}" for n in others)
-    return found
-
-
 def _box(kind: str, lines: tuple[str, ...], result: bool = False) -> Box:
     """A box of the extent of its lines, with its corner at 0."""
     across, along = PADDING.get(kind, (17.0, 8.0)) if any(lines) else (0.0, 0.0)
@@ -138,7 +109,7 @@ def _drawn(diagram: Diagram, places: np.ndarray, curves: Iterable[np.ndarray]) -
 
 
 def in_layers(diagram: Diagram) -> Scene:
-    """The nodes in layers, operands above their results."""
+    """The nodes in layers, operands above their results, and tensors of a network below those that are named before."""
     ends, count = diagram.ends, len(diagram.nodes)
     extents = np.array([(box.width, box.height) for box in _boxes(diagram)])
     loops = [number for number, (start, end) in enumerate(ends) if start == end]
@@ -166,9 +137,9 @@ def _smooth(route: np.ndarray) -> np.ndarray:
 
 def networks(diagrams: Sequence[Diagram]) -> Scene:
     """Networks whose sum is a tensor, in a row."""
-    row = [_sign(f"{diagrams[0].title} ="), _network(diagrams[0])]
+    row = [_sign(f"{diagrams[0].title} ="), in_layers(diagrams[0])]
     for diagram in diagrams[1:]:
-        row += [_sign("+"), _network(diagram)]
+        row += [_sign("+"), in_layers(diagram)]
     height, parts, x = max(scene.height for scene in row), list[tuple[Scene, float, float]](), 0.0
     for scene in row:
         parts.append((scene, x, (height - scene.height) / 2))
@@ -179,28 +150,6 @@ def networks(diagrams: Sequence[Diagram]) -> Scene:
 def _sign(text: str) -> Scene:
     box = _box("text", (text,))
     return Scene(box.width, box.height, (box,))
-
-
-def _network(diagram: Diagram) -> Scene:
-    """A network at the smallest scale at which nothing collides."""
-    ways = [(start, n, end) for n, (start, end) in enumerate(diagram.ends, len(diagram.nodes))]
-    links = [link for way in ways for link in itertools.pairwise(way)]
-    lengths = [1.0 if edge.label else 0.5 for edge in diagram.edges for _ in range(2)]
-    layouts = least_stress(len(diagram.nodes) + len(ways), links, lengths)
-    found = list[tuple[int, int, Scene]]()
-    for scale, places in itertools.product(SCALES, layouts):
-        points = places * UNIT * scale
-        scene = _drawn(diagram, points, [_through(*points[[*way]]) for way in ways])
-        found.append((len(collisions(scene)), len(found), scene))
-        if not found[-1][0]:
-            break
-    return min(found)[2]
-
-
-def _through(start: np.ndarray, middle: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The curve between two ends that has its middle there."""
-    turn = (4 * middle - start - end) / 3
-    return np.stack([start, start / 3 + turn, end / 3 + turn, end])
 
 
 def in_panels(diagrams: Iterable[Diagram]) -> Scene:
