@@ -89,13 +89,6 @@ def test_every_anchor_exists_once() -> None:
     assert named <= set(known)
 
 
-def test_help_holds_the_reference_in_short() -> None:
-    text = tn.language.__doc__ or ""
-    for row in OWN:
-        assert row.form in text
-    assert PAGE in text
-
-
 def test_the_command_line_tells_of_one_function() -> None:
     told = CliRunner().invoke(app, ["functions", "softmax"]).stdout
     for word in ("softmax[j](a)", "eᵃ / Σ eᵃ", "y * (g - sum[j](g * y))", "[0.0391, 0.1753, 0.7856]"):

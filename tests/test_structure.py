@@ -314,7 +314,6 @@ LAYER = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x'
             {"tensornet.graph"},
         ),
         (LAYER, set(), {*HEAVY, "opt_einsum", "tensornet.language.reference"}),
-        ("import tensornet as tn\ntn.language.__doc__", {"tensornet.language.reference"}, set()),
         ("import tensornet.study", {"tensornet.study"}, {"torch", "sklearn", "matplotlib"}),
         (
             "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))",
@@ -322,7 +321,7 @@ LAYER = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x'
             {*HEAVY, "sympy"},
         ),
     ],
-    ids=["a list of names", "a layer", "help", "a study", "a product on numpy"],
+    ids=["a list of names", "a layer", "a study", "a product on numpy"],
 )
 def test_what_is_asked_for_is_loaded_and_nothing_else(
     code: str, loads: set[str], leaves_out: set[str]

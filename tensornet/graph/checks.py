@@ -7,13 +7,12 @@ from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation
-from ..language.expression import Call, Expression, Ref, Size, parts_of, scalar_value
-from ..ops.structure import PAD, amounts_in, is_inside
+from ..language.expression import Size
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import LARGEST, evaluate, size_names
 from .leaves import Called, Leaf
 from .recurrences import early, late
-from .shape_inference import Dim, Scope, dim_size
+from .shape_inference import Dim, dim_size
 
 
 @told_in("names")
@@ -97,29 +96,3 @@ def check_size(what: str, size: Any, least: int, known: Mapping[str, Any]) -> No
         raise ShapeError(
             f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"
         )
-
-
-@told_in("axes")
-def check_slices(expression: Expression, scope: Scope, known: Mapping[str, Any]) -> None:
-    """Raises an error for a slice of more positions than there are.
-
-    Args:
-        expression: the right side of an equation, or a part of it.
-        scope: the sizes of the axes around it.
-        known: the sizes that have a value.
-    """
-    inner = scope.inside(expression)
-    if isinstance(expression, Call) and expression.function == PAD.name and is_inside(expression):
-        for axis, amount in amounts_in(expression):
-            more = scalar_value(amount, lambda name: evaluate(inner[name], known))
-            if isinstance(more, int) and more > 0:
-                (read,) = expression.arguments
-                what = f"'{read.name}'" if isinstance(read, Ref) else "what is sliced"
-                length = evaluate(inner[axis], known)
-                raise ShapeError(
-                    f"a slice reaches over {length + more} positions along '{axis}' of {what}, and there are {length}",
-                    expression.place,
-                    "slice fewer, or pass longer arrays",
-                )
-    for number, part in enumerate(parts_of(expression)):
-        check_slices(part, inner.inside(expression, number), known)

@@ -44,7 +44,7 @@ from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
 from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
-from .checks import check_names, check_size, check_sizes, check_slices, check_spoken
+from .checks import check_names, check_size, check_sizes, check_spoken
 from .leaves import (
     Along,
     Constant,
@@ -147,12 +147,11 @@ class Graph:
             block.check_at(known)
         for equation in self.own:
             entries = (entry for ref in equation.references for entry in ref.index)
-            if any(isinstance(entry, int) or is_computed_index(entry) for entry in entries):
+            slices = (part for part in equation.parts if isinstance(part, Call) and is_inside(part))
+            if any(slices) or any(isinstance(entry, int) or is_computed_index(entry) for entry in entries):
                 scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
             check_numbers(equation.right, lambda axis: _number(evaluate(scope[axis], known)))  # noqa: B023
-            if any(isinstance(part, Call) and is_inside(part) for part in equation.parts):
-                check_slices(equation.right, scope, known)
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not isinstance(axis.size, int) and name_of(axis.size) is None:

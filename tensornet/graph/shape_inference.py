@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..codec import document
-from ..errors import EquationError, Place, ShapeError
+from ..errors import EquationError, Place, ShapeError, told_in
 from ..language.affine import Affine, affine
 from ..language.einstein import locate
 from ..language.equation import Equation
@@ -30,6 +30,7 @@ from ..language.expression import (
     show_index,
     sum_of,
 )
+from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
 from ..sizes import (
     FUNCTIONS_OF_SIZES,
@@ -247,7 +248,9 @@ class _Walk:
                 inside = self._enter(id(part), arguments, (*row.leaves_out(axes), *moved), scope)
                 for name, values in part.options:
                     if name in moved and name in inside.sizes and row.resized is not None:
-                        amounts = (scalar_size(value, inside) for value in values)
+                        amounts = [scalar_size(value, inside) for value in values]
+                        if is_inside(part):
+                            self._check_slice(part, name, inside.sizes[name], amounts)
                         self._tell(scope, name, row.resized(inside.sizes[name], *amounts), part)
                 for axis in row.makes(axes):
                     self._assume(scope, axis)
@@ -304,6 +307,19 @@ class _Walk:
                             ref.place,
                             f"use an index below {size}" if size else "it needs a position at least",
                         )
+
+    @told_in("axes")
+    def _check_slice(self, call: Call, axis: str, size: Any, amounts: Iterable[Any]) -> None:
+        """Raises an error for a slice of more positions than there are."""
+        more = max((each for each in map(self._value, amounts) if isinstance(each, int)), default=0)
+        if more > 0:
+            (read,) = call.arguments
+            what, length = f"'{read.name}'" if isinstance(read, Ref) else "what is sliced", self._value(size)
+            raise ShapeError(
+                f"a slice reaches over {length + more} positions along '{axis}' of {what}, and there are {length}",
+                call.place,
+                "slice fewer, or pass longer arrays",
+            )
 
     def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | Call) -> None:
         """Adds the size of an axis that a tensor fixes."""

@@ -1,4 +1,4 @@
-"""The function reference, generated from the function records for the page, the command line and `help`."""
+"""The function reference, generated from the function records for the page and the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import PAGE
 from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
 
@@ -146,13 +145,3 @@ def _call_of(example: Example) -> str:
 def _listed(value: Any) -> Any:
     """A value with lists in the place of tuples."""
     return [*map(_listed, value)] if isinstance(value, tuple) else value
-
-
-def in_short() -> str:
-    """The short reference that `help(tensornet.language)` shows."""
-    lines = [GRAMMAR.read_text("utf-8")]
-    for kind, heading in KINDS.items():
-        rows = [row for row in functions() if row.kind == kind]
-        width = max(len(row.form) for row in rows)
-        lines += [heading.upper(), "", *(f"    {row.form:<{width}}  {row.formula}" for row in rows), ""]
-    return "\n".join([*lines, f"All of it, with examples: {PAGE} --page"])
