@@ -317,20 +317,14 @@ class Terms(Parsed):
 
     @told_in("blocks")
     def check_is_no_block(self, node: ast.Call, name: str) -> None:
-        """Raises an error for a call of a block that is not a line of its own below the definition."""
-        for block in ast.walk(self.tree):
-            if isinstance(block, ast.FunctionDef) and block.name == name:
-                if block.lineno <= node.lineno <= (block.end_lineno or 0):
-                    fix = f"a block goes along an axis by steps, h[b,t] = {name}(x[b,t], h[b,t-1]), outside of it"
-                    raise self.fail(node.func, f"the block '{name}' calls itself", fix)
-                if node.lineno < block.lineno:
-                    fix = f"move `def {name}(…)` above this line"
-                    raise self.fail(node.func, f"the block '{name}' is called before it is defined", fix)
-                fix = f"write `u = {ast.unparse(node)}` there, and read u here"
-                message = (
-                    f"'{name}' is a block: a line of its own calls it, where its definition stands or within"
-                )
-                raise self.fail(node.func, message, fix)
+        """Raises an error for a call of a block that is no line of its own below its definition and outside of it."""
+        if any(isinstance(block, ast.FunctionDef) and block.name == name for block in ast.walk(self.tree)):
+            message = (
+                f"'{name}' is a block: a line of its own calls it, below its definition and outside of it"
+            )
+            fix = f"write `u = {ast.unparse(node)}` there, and read u"
+            fix += f"; the state before is h[t-1] of a call h[t] = {name}(…)"
+            raise self.fail(node.func, message, fix)
 
     def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:

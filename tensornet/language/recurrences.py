@@ -170,22 +170,18 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
     for (name, by, at), start in starts.items():
         side = _side(by)
         first = starts.get((name, side, at), start)
-        read = [farthest.get((name, side, n), 0) >= abs(by) for n in range(len(start.left))]
         if [*map(_parts, first.left)] != [*map(_parts, start.left)]:
             message = f"the start of '{name}' at {by:+d} has other axes than its start at {side:+d}"
-            fix = f"write the same axes as in {first}"
-        elif read[at]:
-            continue
-        elif (name, -side, at) in farthest:
-            message = f"no line reads the start of '{name}' at {by:+d}"
-            fix = f"'{name}' is read at t{-side:+d}: give its start at {-side:+d}"
-        elif any(read):
-            message = f"the start of '{name}' is along another axis than its recurrence"
-            fix = f"write the position […,{by:+d},…] in the dimension of the recurrence"
-        else:
-            message = f"no line reads the start of '{name}' at {by:+d}"
-            fix = f"read '{name}' at t{by:+d}, or remove this start"
-        raise EquationError(message, start.place, fix)
+            raise EquationError(message, start.place, f"write the same axes as in {first}")
+        if farthest.get((name, side, at), 0) < abs(by):
+            message = f"no line reads the start of '{name}' at {by:+d} in its dimension {at + 1}"
+            others = [
+                f"{to * far:+d} in dimension {n + 1}"
+                for (other, to, n), far in farthest.items()
+                if other == name
+            ]
+            fix = f"it is read at {' and at '.join(others)}: start it there" if others else "read it there"
+            raise EquationError(message, start.place, f"{fix}, or remove this start")
 
 
 class _Reading:
