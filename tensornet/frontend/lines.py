@@ -278,7 +278,7 @@ def _cut_before(text: Text, defined: set[str], part: Expression) -> Expression:
             assert isinstance(part, Ref)
             _axis_of_slice(text.dims(part), part, at, span)
             whole = index_of(text.known[part.name].dims or ())
-            cut = replace(part, index=with_entries(whole, at, replace(span, step=1)))
+            cut = replace(part, index=with_entries(whole, at, Span(span.start, span.stop, 1, span.place)))
             read_by = (
                 line.operands if isinstance(line, Calling) else [ref.name for ref in line.references]
                 for line in text.body
@@ -286,7 +286,9 @@ def _cut_before(text: Text, defined: set[str], part: Expression) -> Expression:
             taken = {*text.known, *text.axes, *defined}.union(*read_by)
             name = fresh(f"{part.name.replace('.', '_')}_cut", taken)
             read(text, Equation(name, whole, cut, part.place), defined)
-            part = Ref(name, with_entries(part.index, at, replace(span, start=None, stop=None)), part.place)
+            part = Ref(
+                name, with_entries(part.index, at, Span(None, None, span.step, span.place)), part.place
+            )
     return part
 
 
@@ -321,7 +323,7 @@ def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expres
         if isinstance(entry, Span):
             axis = _axis_of_slice(dims, changed, at, entry)
             size = size_expression(dim_size(dims[changed.name][at]))
-            index[at], amounts[axis] = _read_and_amounts(entry, axis, size)  # type: ignore[call-overload]
+            index[at], amounts[axis] = _read_and_amounts(entry, axis, size)
     cut = Call(PAD.name, (replace(changed, index=tuple(index)),), (), (*amounts.items(),), changed.place)
     sure = INSIDE in amounts or all(isinstance(each, Literal) for _, each in amounts_in(cut))
     return cut if sure else replace(cut, options=(*cut.options, (INSIDE, (Literal(1),))))
