@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensornet as tn
 from tensornet import models
+from tensornet.backends.torch.checkpoint import without_cheap
 from tensornet.planning.plans import Plan
 
 from .conftest import sampled
@@ -154,18 +155,36 @@ def gated(width: int) -> tn.Graph:
     return tn.model(model, inputs="x[b,t,c]", c=width)
 
 
-BOUNDED = {
+CHEAP = {
     "norms and gelu": (MODELS["vit"][0], (3, 3, 16, 16), 0.75),
     "gates": (lambda: gated(8), (3, 5, 8), 0.75),
 }
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_cheap_results_are_made_again_before_any_call(name: str) -> None:
+    make, shape, share = CHEAP[name]
+    graph, x = make(), drawn(shape).requires_grad_()
+    sizes = {axis: shape[0] if axis == "b" else shape[1] for axis in graph.open_sizes}
+    limit = int(share * kept(planned(graph, dtype="float64", **sizes)))
+    free, bound = of_random_values(graph), of_random_values(graph, memory_limit=limit)
+    found = kept_by(bound, x.detach())
+    assert "recomputed(" not in bound.plan.code
+    assert "and recomputes cheap results" in str(bound.plan)
+    assert kept(bound.plan) <= found < kept(bound.plan) + 1000
+    assert found <= limit + 1000
+    slopes = (
+        gradients_of if name == "gates" else first_gradients
+    )  # torch's fused attention has no second ones
+    torch.testing.assert_close(slopes(bound, [x]), slopes(free, [x]), rtol=1e-9, atol=1e-11)
 
 
 def first_gradients(module: Any, values: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return torch.autograd.grad(module(*values).pow(2).sum(), [*module.parameters(), *values])
 
 
-def test_recomputed_calls_under_what_torch_does_to_functions() -> None:
-    make, shape, share = BOUNDED["norms and gelu"]
+def test_cheap_results_under_what_torch_does_to_functions() -> None:
+    make, shape, share = CHEAP["norms and gelu"]
     graph, x = make(), drawn(shape).requires_grad_()
     limit = int(share * kept(planned(graph, dtype="float64", b=3)))
     free, bound = of_random_values(graph), of_random_values(graph, memory_limit=limit)
@@ -187,7 +206,7 @@ def test_recomputed_calls_under_what_torch_does_to_functions() -> None:
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_what_is_written_to_before_the_backward_pass_is_told(limited: bool) -> None:
-    make, shape, share = BOUNDED["gates"]
+    make, shape, share = CHEAP["gates"]
     graph = make()
     limit = int(share * kept(planned(graph, dtype="float64", b=3, t=5))) if limited else None
     module, x = of_random_values(graph, memory_limit=limit), drawn(shape).requires_grad_()
@@ -197,6 +216,18 @@ def test_what_is_written_to_before_the_backward_pass_is_told(limited: bool) -> N
             each.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
+
+
+def test_a_cheap_result_that_is_written_to_is_saved() -> None:
+    def changed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        made = torch.nn.functional.gelu(x)
+        with torch.no_grad():
+            made += 1  # as the layers of others do
+        return made @ weight
+
+    x, weight = drawn((4, 3)).requires_grad_(), drawn((3, 2)).requires_grad_()
+    one, other = (torch.autograd.grad(f(x, weight).sum(), weight) for f in (changed, without_cheap(changed)))
+    torch.testing.assert_close(other, one)
 
 
 def test_too_little_is_told_and_how_much_would_do() -> None:

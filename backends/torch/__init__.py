@@ -23,7 +23,7 @@ templates: Mapping[str, str] = {
     **CONVOLUTIONS,
     **{name: f"torch.{name}({{0}})" for name in (*PLAIN, "rsqrt", "sigmoid", "relu")},
     **{name: f"F.{name}({{0}})" for name in ("linear", "gelu", "selu", "mish", "softsign", "hardswish")},
-    **{name: f"{name}({{0}})" for name in ("sign", "silu", "large_linear", "recomputed")},
+    **{name: f"{name}({{0}})" for name in ("sign", "silu", "large_linear", "recomputed", "without_cheap")},
     **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "whole_matmul")},
     **{
         name: f"{name}({{0}}, back={{back}})"

@@ -1,19 +1,23 @@
-"""Rematerialisation: calls for which autograd saves only the arguments."""
+"""Rematerialisation: calls for which autograd saves only the arguments, and results that are cheap to make again."""
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from ..loops import scan
 from .functions import SHARED
-from .products import is_traced
+from .products import is_differentiated, is_traced
 
-__all__ = ["along_recomputed", "recomputed"]
+__all__ = ["along_recomputed", "recomputed", "without_cheap"]
 
 
 def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
@@ -93,3 +97,131 @@ def along_recomputed(
     wholes = [torch.cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
     wholes.extend(now if last else ())
     return wholes[0] if len(wholes) == 1 else tuple(wholes)
+
+
+# ---------------------------------------------------------------------------- cheap results
+
+_CHEAP = tuple(
+    getattr(torch.nn.functional, name)
+    for name in ("gelu", "silu", "mish", "softplus", "layer_norm", "rms_norm")
+)
+_PRODUCTS = (torch.Tensor.mul, torch.Tensor.div)
+"""Functions of elements and rows whose gradients read their operands, so that autograd saves these in any case."""
+
+
+def without_cheap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for which autograd saves no result of a cheap function: the backward pass recomputes it."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **options: Any) -> Any:
+        if not is_differentiated(*(each for each in given if isinstance(each, torch.Tensor))):
+            return function(*given, **options)
+        cheap = _Cheap()
+        try:
+            with cheap, torch.autograd.graph.saved_tensors_hooks(cheap.pack, cheap.unpack):
+                return function(*given, **options)
+        finally:
+            cheap.made.clear()
+
+    return called
+
+
+class _Made(NamedTuple):
+    """How a cheap result was made, with the versions of its operands and of itself then."""
+
+    function: Callable[..., Any]
+    operands: Any
+    autocast: tuple[str, torch.dtype, bool]
+    versions: list[int]
+    result: weakref.ref[torch.Tensor]
+
+
+class _Recipe(NamedTuple):
+    """Stands for a saved tensor, a view of a cheap result: how to make the result, its strides, and the view."""
+
+    function: Callable[..., Any]
+    operands: Any
+    autocast: tuple[str, torch.dtype, bool]
+    strides: tuple[int, ...]
+    view: tuple[Any, ...]
+
+
+class _Cheap(TorchFunctionMode):
+    """Remembers how cheap results are made, and saves a recipe in the place of such a result.
+
+    The operands in a recipe are packed too. Without a recipe, the hooks around these pack a tensor. A result has none
+    if it or an operand was written to since.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        around = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        self._pack, self._unpack = around or (_itself, _itself)
+        self.made: dict[int, _Made] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, operands = func(*args, **(kwargs or {})), (args, kwargs or {})
+        if func in _CHEAP or func in _PRODUCTS:
+            changing = [each.requires_grad for each in _tensors(operands)]
+            if any(changing) if func in _CHEAP else changing == [True, True]:
+                number, kind = result.untyped_storage()._cdata, result.device.type
+                autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+                gone = weakref.ref(result, lambda _: self.made.pop(number, None))
+                self.made[number] = _Made(func, operands, autocast, _versions(operands, result), gone)
+        return result
+
+    def pack(self, tensor: torch.Tensor) -> _Recipe | _Packed:
+        """A recipe, or what the hooks around these make of a tensor."""
+        made = self.made.get(tensor.untyped_storage()._cdata)
+        result = None if made is None else made.result()
+        if made is None or result is None or made.versions != _versions(made.operands, result):
+            return _Packed(self._pack(tensor), tensor._version)
+        operands = tree_map_only(torch.Tensor, lambda each: _Operand(self.pack(each.detach())), made.operands)
+        view = (tensor.shape, tensor.stride(), tensor.storage_offset())
+        return _Recipe(made.function, operands, made.autocast, result.stride(), view)
+
+    def unpack(self, packed: _Recipe | _Packed) -> Any:
+        """The tensor.
+
+        Raises:
+            RuntimeError: it was written to since it was saved. Without hooks, torch checks this itself.
+        """
+        if isinstance(packed, _Packed):
+            found = self._unpack(packed.value)
+            if found is packed.value and found._version != packed.version:
+                raise RuntimeError("a tensor that a gradient needs was modified by an inplace operation")
+            return found
+        operands, options = tree_map_only(_Operand, lambda each: self.unpack(each.packed), packed.operands)
+        kind, dtype, enabled = packed.autocast
+        with torch.no_grad(), torch.autocast(kind, dtype, enabled):
+            result = packed.function(*operands, **options)
+        if result.stride() != packed.strides:  # hooks may lay an operand out otherwise
+            result = result.new_empty_strided(result.shape, packed.strides).copy_(result)
+        return result.as_strided(*packed.view)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """What hooks make of a tensor, and its version then."""
+
+    value: Any
+    version: int
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand of a recipe, in place of the tensor."""
+
+    packed: _Recipe | _Packed
+
+
+def _tensors(operands: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(operands) if isinstance(each, torch.Tensor)]
+
+
+def _versions(operands: Any, result: torch.Tensor) -> list[int]:
+    return [each._version for each in (*_tensors(operands), result)]
+
+
+def _itself(packed: Any) -> Any:
+    return packed

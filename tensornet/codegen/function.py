@@ -56,6 +56,8 @@ def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None)
     parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
     context = CodegenContext(plan, backend, leaves, {**plan.functions, **names}, scopes)
     parts.append(_function(context, FUNCTION_NAME))
+    if plan.remakes:
+        parts.append(f"{FUNCTION_NAME} = {context.op('without_cheap', FUNCTION_NAME)}\n")
     return "\n\n".join(parts)
 
 

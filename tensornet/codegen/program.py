@@ -95,9 +95,9 @@ def plan(
             allows it; the plan reports this and its cost. Arguments and results are alive in any case. With
             `training`, the tensors kept for the backward pass are alive too, and calls of blocks are recomputed
             there where nothing of them is kept. On torch, autograd keeps these tensors, and the limit is on what it
-            keeps, without inputs and parameters. Calls are recomputed, and recurrences one segment of positions at a
-            time. For a graph without blocks and recurrences, the limit is on everything else that is alive, and what
-            autograd keeps is additional.
+            keeps, without inputs and parameters. Results of functions such as GELU and layer norms are recomputed
+            first, then calls, and recurrences one segment of positions at a time. For a graph without blocks and
+            recurrences, the limit is on everything else that is alive, and what autograd keeps is additional.
         compare: whether to price the order as written and the order of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take

@@ -1,7 +1,7 @@
 """Rematerialisation: what is recomputed in the backward pass, by the bytes that autograd saves.
 
-Whole calls are recomputed. A recurrence is recomputed in segments. Only the states that each segment starts from are
-kept.
+First the results of functions of elements and rows, such as GELU and layer norms, whose operands are saved in any
+case; then whole calls. A recurrence is recomputed in segments. Only the states that each segment starts from are kept.
 Where this library plans the backward pass itself, `planning.gradients` chooses the calls, and `scan.checkpointing`
 cuts the segments.
 """
@@ -40,7 +40,8 @@ def rematerialized_within(
 ) -> Plan:
     """The first plan that can meet a limit, with as many calls rematerialised as necessary.
 
-    The first calls of the plan are recomputed: by then, everything that was kept of the others is freed (T. Chen,
+    Cheap results are rematerialised before any call, except with loops, where this would slow each position. The first
+    calls of the plan are recomputed: by then, everything that was kept of the others is freed (T. Chen,
     B. Xu, C. Zhang, C. Guestrin, 2016, "Training deep nets with sublinear memory cost"). A recurrence among them is
     cut into no more segments than necessary.
 
@@ -54,7 +55,7 @@ def rematerialized_within(
         BackendError: all plans keep more in any case, or the backend cannot report what it keeps.
     """
     most = list[int]()
-    for plan in plans:
+    for plan, calls in _in_order(plans):
         found = _kept(plan, backend, changing)
         if found is None:
             fix = (
@@ -64,14 +65,23 @@ def rematerialized_within(
                 f"{backend.name} does not report what it keeps for gradients, and memory_limit is {limit:,}"
             )
             raise BackendError(what, fix=fix)
-        for choice in _Choice.all(plan, found):
+        for choice in _Choice.all(plan, found, calls):
             if choice.most <= limit:
                 return choice.plan(backend)
             most.append(choice.most)
     open_sizes, least = ", ".join(plan.graph.open_sizes) or "all are fixed", f"{min(most):,}"
     what = f"gradients need at least {least} bytes kept, and memory_limit is {limit:,}"
-    why = "only calls of blocks and positions of a recurrence can be recomputed"
+    why = "only calls of blocks and positions of a recurrence can be recomputed, and cheap results"
     raise BackendError(f"{what}: {why}", fix=f"allow {least} bytes, or plan for smaller sizes ({open_sizes})")
+
+
+def _in_order(plans: Iterable[Plan]) -> Iterator[tuple[Plan, bool]]:
+    """The plans, those without loops also with cheap results recomputed; and whether calls are recomputed in them."""
+    for plan in plans:
+        loops = any(step.along for each in (plan, *plan.functions) for step in _calls(each))
+        yield plan, loops
+        if not loops:
+            yield replace(plan, remakes=True), True
 
 
 def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None:
@@ -125,10 +135,10 @@ class _Choice:
     segments: int
 
     @classmethod
-    def all(cls, plan: Plan, found: Kept) -> Iterator[_Choice]:
-        """The choices, the one that takes the least time first."""
+    def all(cls, plan: Plan, found: Kept, calls: bool) -> Iterator[_Choice]:
+        """The choices, the one that takes the least time first; only the first without `calls`."""
         loops = [*map(_positions, _calls(plan))]
-        for count in range(len(loops) + 1):
+        for count in range(len(loops) * calls + 1):
             positions = max(loops[:count], default=1)
             for doublings in range((positions - 1).bit_length() + 1):
                 yield cls(plan, found, count, 2**doublings)

@@ -227,6 +227,7 @@ class Plan:
         tables: the tensors that `once` computes and the steps read.
         certainty: how reliable the expected times are. For a block, the plan that calls it has this.
         backward: the plan of the backward pass of a product that gradients go through.
+        remakes: whether autograd's backward pass recomputes the results of cheap functions.
         recorded: the bytes that autograd keeps for its backward pass, where it is used: first those outside of calls,
             then those of each call, by its result. Leaves count as zero bytes.
         code: the source of the Python function that runs, and of the one that computes its tables.
@@ -246,6 +247,7 @@ class Plan:
     tables: tuple[Table, ...] = ()
     certainty: Certainty | None = None
     backward: Plan | None = None
+    remakes: bool = False
     recorded: tuple[tuple[str, int], ...] = ()
     code: Text = field(default="", repr=False)
 
@@ -443,7 +445,7 @@ class Plan:
         elif self.recorded:
             total = sum(size for _, size in self.kept)
             told = f"{amount(total, 'B')}: {self._shown_kept()}" if total else "nothing but what is given"
-            yield f"autograd keeps {told}"
+            yield f"autograd keeps {told}{', and recomputes cheap results' if self.remakes else ''}"
 
     def _shown_kept(self) -> str:
         """The kept tensors as text. The largest are listed one by one, the others only in total."""
@@ -503,7 +505,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 15
+FORMAT, VERSION = "tensornet.plan", 14
 
 
 def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:

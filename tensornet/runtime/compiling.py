@@ -69,8 +69,8 @@ def compile(
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once, or a text such as "512 MiB" or "1GB". Tensors that need more
             are computed piece by piece, along an axis that allows it. On torch with gradients, it limits the bytes
-            saved for the backward pass: beyond it, calls of blocks and segments of recurrences are computed again
-            there. A graph without these is computed piece by piece all the same, and its saved bytes
+            saved for the backward pass: beyond it, cheap results, calls of blocks and segments of recurrences are
+            computed again there. A graph without these is computed piece by piece all the same, and its saved bytes
             come on top.
         params: name to array of any library, moved to the backend, and to `dtype` and `device` if given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
