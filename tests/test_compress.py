@@ -601,7 +601,7 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
             assert lost(made) == pytest.approx(level.error, rel=1e-3, abs=1e-3)
         else:
             (rank,), (u, left, v, right) = level.rank, candidate.halves.of_rank(bits)
-            first = lost((left * u)[:, :rank] @ (right * v)[:rank])
+            first = lost((left * u)[:rank].T @ (right * v)[:rank])
             assert first == pytest.approx(level.error, rel=0.15, abs=1e-3)
             squares = np.linalg.svd(weight @ rows.T, compute_uv=False) ** 2
             least = math.sqrt(squares[rank:].sum() / squares.sum())  # of all matrices of this rank

@@ -31,8 +31,14 @@ __all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "scaled", "
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
 
-PARTS = np.linspace(0.35, 1.0, 14)
-"""The scales that are tried, in units of the one that holds the largest element of a row."""
+PARTS = {
+    8: [np.linspace(-0.15, 0.0, 4)],
+    4: [np.linspace(-0.6, 0.0, 7), np.linspace(-0.05, 0.05, 3)],
+}
+"""The steps from 1 in which a scale is looked for, in units of the one that holds the largest element of a row.
+
+They are for codes of up to so many bits, from wide steps to narrow ones.
+"""
 
 PRICES = 0.6 ** np.arange(60)
 """The prices of a byte at which bits of ranks are chosen, in units of what the first rank is worth."""
@@ -42,6 +48,9 @@ SWEEPS = 2
 
 EXACT = 6
 """The bits from which errors are too small to be compensated."""
+
+CACHED = 1 << 15
+"""The number of elements whose scales are looked for at a time."""
 
 BLOCK = 64
 """The columns after which moved errors are added to all the rest at once."""
@@ -54,22 +63,41 @@ def largest_code(bits: Any) -> Any:
 
 def codes_of(values: Any, bits: int) -> Any:
     """The nearest codes."""
-    most = largest_code(bits)
-    codes = np.round(values) if bits == 8 else 2 * np.floor(values / 2) + 1
-    return np.clip(codes, -most, most)
+    codes = np.rint(values) if bits == 8 else np.floor(values / 2)
+    if bits != 8:
+        codes *= 2
+        codes += 1
+    return np.clip(codes, -largest_code(bits), largest_code(bits), out=codes)
 
 
-def scales_of(rows: Any, bits: int, weights: Any) -> Any:
-    """The scale of each row at which rounding loses least, where columns have weights."""
-    largest = np.maximum(np.abs(rows).max(axis=-1), 1e-30) / largest_code(bits)
-    best, found = np.full(largest.shape, np.inf), largest
-    for part in PARTS[-4:] if bits > 4 else PARTS:
-        scale = part * largest
-        lost = (weights * (rows - codes_of(rows / scale[..., None], bits) * scale[..., None]) ** 2).sum(
-            axis=-1
-        )
-        found, best = np.where(lost < best, scale, found), np.minimum(lost, best)
-    return found
+def nearest(rows: Any, bits: int, weights: Any) -> tuple[Any, Any]:
+    """The scale of each row at which rounding loses least, where columns have weights, and the nearest codes.
+
+    Few rows are rounded at a time, so that they stay in the cache, and scales are tried in float32.
+    """
+    searches, weights = PARTS[min(each for each in PARTS if bits <= each)], np.float32(weights)
+    scale, codes = np.empty(rows.shape[:-1]), np.empty(rows.shape, np.int8)
+    count = max(1, CACHED // math.prod(rows.shape[1:]))
+    for first in range(0, len(rows), count):
+        some = slice(first, first + count)
+        largest = np.maximum(np.abs(rows[some]).max(axis=-1), 1e-30) / largest_code(bits)
+        values, part = np.float32(rows[some] / largest[..., None]), np.ones(largest.shape, np.float32)
+        for steps in searches:
+            tried = [np.float32(part + step) for step in steps]
+            lost = [each**2 * _lost(values / each[..., None], bits, weights) for each in tried]
+            part = np.choose(np.argmin(lost, axis=0), tried)
+        scale[some] = largest * part
+        codes[some] = codes_of(rows[some] / scale[some, ..., None], bits)
+    return scale, codes
+
+
+def _lost(values: Any, bits: int, weights: Any) -> Any:
+    """The weighed squares that rounding to the nearest codes loses of each row."""
+    gap = codes_of(values, bits)
+    gap -= values
+    gap *= gap
+    gap *= weights
+    return gap.sum(axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,13 +175,12 @@ class Half:
         """
         rows, columns = matrix.shape
         size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
-        scale = scales_of(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
-        whole = np.repeat(scale, size, axis=1)
-        if bits >= EXACT or self.is_plain:
-            return scale, codes_of(matrix / whole, bits)
-        order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
-        codes = np.empty_like(matrix)
-        codes[:, order] = _compensated(matrix[:, order], whole[:, order], bits, self.uppers)
+        scale, codes = nearest(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
+        codes = codes.reshape(matrix.shape)
+        if bits < EXACT and not self.is_plain:
+            order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
+            whole = np.repeat(scale, size, axis=1)[:, order]
+            codes[:, order] = _compensated(matrix[:, order], whole, bits, self.uppers)
         return scale, codes
 
     def descended(self, matrix: Any, scale: Any, codes: Any, bits: int) -> tuple[Any, Any]:
@@ -229,11 +256,16 @@ class Halves:
 
     @functools.cached_property
     def factors(self) -> tuple[Any, Any, Any]:
-        """U·V = W of full rank, columns of U and rows of V orthogonal by G and by C, and the squares of the values."""
+        """Uᵀ and V of U·V = W of full rank, rows orthogonal by G and by C, and the squares of the values."""
         turned = self.columns.times(self.rows.times(self.matrix.T, 0).T, 0)
-        u, s, v = np.linalg.svd(turned, full_matrices=False)
-        u, v = self.rows.times((u * np.sqrt(s)).T, 1).T, self.columns.times(np.sqrt(s)[:, None] * v, 1)
-        return u, v, s**2
+        is_wide = len(turned) < turned.shape[1]
+        tall = turned.T if is_wide else turned
+        short = np.linalg.eigh(tall.T @ tall)[1].T[::-1]
+        long = short @ tall.T  # rows of the length of their value
+        values = np.sqrt(_sums(long, long))[:, None]
+        roots = np.sqrt(np.maximum(values, 1e-30))
+        u, v = (short * roots, long / roots)[:: 1 if is_wide else -1]
+        return self.rows.times(u, 1), self.columns.times(v, 1), values[:, 0] ** 2
 
     def square(self, gap: Any) -> float:
         """‖G^½·gap·C^½‖²."""
@@ -248,10 +280,9 @@ class Halves:
 
     @kept
     def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
-        """The scales and codes of U and V of full rank."""
+        """The scales and codes of Uᵀ and V of full rank."""
         u, v, _ = self.factors
-        scales, left = self.rows.rounded(np.ascontiguousarray(u.T), bits)
-        return (scales[:, 0], left.T, *self.columns.rounded(v, bits))
+        return (*self.rows.rounded(u, bits), *self.columns.rounded(v, bits))
 
     @functools.cached_property
     def norm(self) -> float:
@@ -265,10 +296,10 @@ class Halves:
     @kept
     def noise(self, bits: int) -> Any:
         """What rounding loses of each rank."""
-        (u, v, _), (scales, left, others, right) = self.factors, self.of_rank(bits)
-        lost_u, own_u = (_sums(each.T, self.rows.times(each.T, 2)) for each in (u - left * scales, u))
-        lost_v, own_v = (_sums(each, self.columns.times(each, 2)) for each in (v - right * others, v))
-        return lost_u * own_v + own_u * lost_v + lost_u * lost_v
+        (u, v, squares), (scales, left, others, right) = self.factors, self.of_rank(bits)
+        gap_u, gap_v, own = u - left * scales, v - right * others, np.sqrt(squares)
+        lost_u, lost_v = _sums(gap_u, self.rows.times(gap_u, 2)), _sums(gap_v, self.columns.times(gap_v, 2))
+        return (lost_u + lost_v) * own + lost_u * lost_v
 
     def loss(self, bits: Sequence[int]) -> float:
         """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""
@@ -292,9 +323,9 @@ class Halves:
         again. All scales are then those that lose least together.
         """
         made = [self.of_rank(each) for each in bits]
-        scales, left = (np.stack([each[part].T[n] for n, each in enumerate(made)]) for part in (0, 1))
-        others, right = (np.stack([each[part][n] for n, each in enumerate(made)]) for part in (2, 3))
-        scales = scales[:, None]
+        scales, left, others, right = (
+            np.stack([each[part][n] for n, each in enumerate(made)]) for part in range(4)
+        )
         best: tuple[float, tuple[Any, Any, Any, Any]] = self._joined(left, others, right)
         for _ in range(SWEEPS):
             for each in dict.fromkeys(bits):
@@ -310,7 +341,7 @@ class Halves:
     def _joined(self, left: Any, others: Any, right: Any) -> tuple[float, Any]:
         """What U and V explain of the squares, and copies of them with the scales of U that lose least together."""
         v = right * others
-        by_rows, by_columns = self.rows.times(left, 2), self.columns.times(v, 2)
+        by_rows, by_columns = self.rows.times(left.astype(v.dtype), 2), self.columns.times(v, 2)
         gram = (by_rows @ left.T) * (by_columns @ v.T)
         wanted = _sums(by_rows, by_columns @ self.matrix.T)
         scales = np.linalg.lstsq(gram, wanted, rcond=1e-10)[0]
