@@ -118,11 +118,13 @@ def test_it_computes_what_the_equations_say_where_it_is_planned(mask: str) -> No
     torch.testing.assert_close(found, equations(q, k, v, see=shown, scale=0.4), rtol=1e-9, atol=1e-12)
 
 
-@pytest.fixture(params=[1, 40, 10**6])
+@pytest.fixture(params=[(1, 4), (40, 0), (10**6, 4)])
 def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Tiles of a row, of some, and of all matrices."""
-    monkeypatch.setattr(torch_signed, "TILE", request.param)
-    return int(request.param)
+    """Tiles of a row, of some, and of all matrices; weights that are saved, and others that are computed again."""
+    size, saved = request.param
+    monkeypatch.setattr(torch_signed, "TILE", size)
+    monkeypatch.setattr(torch_signed, "SAVED", saved)
+    return int(size)
 
 
 @pytest.mark.usefixtures("tile")
@@ -140,17 +142,21 @@ def test_a_score_of_zero_weighs_nothing_and_gets_no_gradient() -> None:
     assert not found[:, :, 2].any()
 
 
+@pytest.mark.parametrize("saved", [0, 4])
 @pytest.mark.parametrize(
-    ("asked", "products"), [("qkvB", 5), ("kv", 4), ("qk", 4), ("q", 3), ("k", 3), ("v", 2), ("B", 2)]
+    ("asked", "products"), [("qkvB", 4), ("kv", 3), ("qk", 3), ("q", 2), ("k", 2), ("v", 1), ("B", 1)]
 )
-def test_gradients_that_nobody_asks_for_are_not_computed(asked: str, products: int) -> None:
-    """Scores are one product, and their gradients another; those of q, k and v are one each."""
+def test_gradients_that_nobody_asks_for_are_not_computed(
+    asked: str, products: int, saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of scores, q, k and v are a product each. Scores are another one where the weights are not saved."""
+    monkeypatch.setattr(torch_signed, "SAVED", saved)
     of = {name: torch.randn(2, 3, 8, 8, requires_grad=name in asked) for name in "qkvB"}
     y = signed_attention(*of.values(), scale=0.7, biased=True)
     counted = FlopCounterMode(display=False)
     with counted:
         y.sum().backward()
-    assert counted.get_total_flops() == products * 2 * (2 * 3) * 8**3
+    assert counted.get_total_flops() == (products + (not saved)) * 2 * (2 * 3) * 8**3
     assert {name for name, each in of.items() if each.grad is not None} == set(asked)
 
 

@@ -15,7 +15,7 @@ from tensornet.errors import ShapeError, no_positions, outside
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing, is_unseen
+from .products import changing, is_differentiated, is_unseen
 
 
 class _TorchFunctions(Functions):
@@ -76,16 +76,30 @@ def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
 def sign(x: Any) -> Any:
     """−1, 0 or 1, and NaN for NaN, where `torch.sign` gives 0.
 
-    Without a gradient, numbers are multiplied until all but 0 are past ±1, and cut there. A mask takes longer.
+    Numbers are multiplied until all but 0 are past ±1, and cut there. A mask takes longer.
     """
     if not x.is_floating_point():
         return torch.sign(x)
+    if is_differentiated(x):
+        return _Sign.apply(x)  # type: ignore[no-untyped-call]
     if x.requires_grad:
         return torch.sign(x).masked_fill_(x != x, math.nan)
     half_way = 2.0 ** {torch.float64: 540, torch.float16: 13}.get(
         x.dtype, 75
     )  # two multiplications by it take the smallest number past 1
     return functional.hardtanh_(x.detach().mul(half_way).mul_(half_way))
+
+
+class _Sign(torch.autograd.Function):
+    """The sign as one node of autograd's graph. Its gradient is a single 0, expanded: torch's is a tensor of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        return sign(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient.new_zeros(()).expand_as(gradient)
 
 
 def floor_divide(a: Any, b: Any) -> Any:

@@ -1,6 +1,7 @@
 """Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles on a CPU.
 
-In tiles, only the operands are saved. The backward pass computes the scores of each tile again.
+In tiles, the operands are saved, and the weights with their signs if these are not much larger. Otherwise the backward
+pass computes the weights of each tile again.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
-from .products import is_traced, with_vjp
+from .products import is_differentiated, is_traced, with_vjp
 
 __all__ = ["signed_attention"]
 
 Tensor: TypeAlias = torch.Tensor
 
-TILE = 2**17
-"""The number of scores in a tile on a CPU: two such tiles of float32 stay in the cache of a core."""
+TILE = 2**18
+"""The number of scores in a tile on a CPU. Half as many take 1.1 times as long: each tile has about 60 calls."""
 
 LARGER = 2**26
 """The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
 
 WHOLE = 2**30
 """Up to so many scores other devices compute them whole, in ordinary operations."""
+
+SAVED = 4
+"""Up to so many times the size of the operands, the weights are saved for the backward pass."""
 
 HIDDEN = -160.0
 """|s| of a hidden score. Visible scores have at least 0, so the weight of a hidden one vanishes next to them."""
@@ -55,16 +59,24 @@ def signed_attention(
     is_whole = q.device.type != "cpu" and q.shape[:-1].numel() * k.shape[-2] <= WHOLE
     in_tiles = not (is_whole or is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_tiles and all(each.numel() for each in (q, k, v)):
-        result: Tensor = _in_tiles(float(scale), biased, causal, len(more))(q, k, v, *more)
+        given = (q, k, v, *more)
+        saves = is_differentiated(*given) and _saves(q, k, v)
+        result: Tensor = _in_tiles(float(scale), biased, causal, len(more), saves)(*given)
         return result
     return _Signed(scale, biased, causal).plain(q, k, v, *more)
 
 
+def _saves(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the weights are saved: where they are of the working type, and not much larger than the operands."""
+    scores = q.shape[:-1].numel() * k.shape[-2]
+    return q.dtype == _working(v.dtype) and scores <= SAVED * (q.numel() + k.numel() + v.numel())
+
+
 @functools.lru_cache(maxsize=64)
-def _in_tiles(scale: float, biased: bool, causal: bool, more: int) -> Callable[..., Any]:
+def _in_tiles(scale: float, biased: bool, causal: bool, more: int, saves: bool) -> Callable[..., Any]:
     """Signed attention in tiles, as a function of tensors only, with a backward pass of its own."""
-    tiles = _Signed(scale, biased, causal)
-    reads, gives = tuple(range(3 + more)), tuple(range(3 + biased))
+    tiles = _Signed(scale, biased, causal, saves)
+    reads, gives = tuple(range(3 + more + saves)), tuple(range(3 + biased))
     return with_vjp(tiles.forward, tiles.backward, reads, gives, tiles.plain, asks=True)
 
 
@@ -86,47 +98,60 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Signed:
-    """Signed attention; the attributes are arguments of `signed_attention`."""
+    """Signed attention.
+
+    Attributes:
+        scale, biased, causal: as in `signed_attention`.
+        saves: whether the forward pass also returns the weights, which the backward pass then reads.
+    """
 
     scale: float
     biased: bool
     causal: bool
+    saves: bool = False
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
         """The result by operations on whole tensors. The weights are NaN where a score is, whatever its sign."""
         signs, shown = self._scores(q, k, more, 0, v.dtype)
         return (signs * shown.softmax(-1)) @ v
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
-        """The result, tile by tile."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Any:
+        """The result, tile by tile, and the weights if they are saved."""
         (b, h, i, _), f = q.shape, v.shape[-1]
         result = v.new_empty((b, i, h, f)).transpose(1, 2)
+        saved = q.new_empty((b, h, i, k.shape[-2])) if self.saves else None
         for tile in self._tiles(q, k):
-            self._tile_forward(tile, q, k, v, more, result)
-        return result
+            part = None if saved is None else tile.of(saved, "queries", "keys")
+            weights = self._weights(tile, q, k, more, part)
+            tile.of(result, "queries").copy_(weights.to(v.dtype) @ tile.of(v, "keys"))
+            del weights  # before the next tile is begun
+        return result if saved is None else (result, saved)
 
-    def _tile_forward(
-        self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor], result: Tensor
-    ) -> None:
-        """Writes a tile's part of the result. Its temporary tensors are freed before the next tile is begun."""
-        signs, shown = self._scores_of(tile, q, k, more)
-        weights = signs.mul_(shown.softmax(-1)).to(v.dtype)
-        tile.of(result, "queries").copy_(weights @ tile.of(v, "keys"))
+    def _weights(
+        self, tile: _Tile, q: Tensor, k: Tensor, more: Sequence[Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        """The weights of a tile with their signs, written into a given tensor if there is one."""
+        parts = [tile.of(each, "queries", "keys") for each in more]
+        rows, columns = tile.of(q, "queries"), tile.of(k, "keys")
+        signs, shown = self._scores(rows, columns, parts, tile.queries.start, _working(q.dtype))
+        return torch.mul(shown.softmax(-1), signs, out=signs if out is None else out)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]) -> Any:
-        """The wanted gradients of q, k, v and the bias. With g the gradient of y, and p the weights without their
-        signs:
+        """The wanted gradients of q, k, v and the bias. With g the gradient of y, and w the weights with their signs:
 
-        v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(r − Σ_j p·r),  r = sign(s)·(g vᵀ).
+        v̄ = wᵀ g,  s̄ = |w|·r − w·Σ_j w·r,  r = g vᵀ.
         """
         *more, gradient = more  # type: ignore[assignment]
+        saved = more.pop() if self.saves else None  # type: ignore[attr-defined]
         given = (q, k, v, *more[: self.biased])
         found = [
             torch.zeros_like(each, dtype=_working(each.dtype)) if asked else None
             for each, asked in zip(given, wanted, strict=True)
         ]
         for tile in self._tiles(q, k):
-            self._tile_backward(tile, (q, k, v), more, gradient, found)
+            known = None if saved is None else tile.of(saved, "queries", "keys")
+            weights = self._weights(tile, q, k, more) if known is None else known
+            self._tile_backward(tile, (q, k, v), more, gradient, weights, found)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
         )
@@ -137,17 +162,18 @@ class _Signed:
         operands: tuple[Tensor, Tensor, Tensor],
         more: Sequence[Tensor],
         gradient: Tensor,
+        weights: Tensor,
         found: Sequence[Tensor | None],
     ) -> None:
         """Adds a tile's terms to the gradients of q, k, v and the bias; None for those that are not wanted."""
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
-        coming, (signs, shown) = tile.of(gradient, "queries"), self._scores_of(tile, q, k, more)
-        weights = shown.softmax(-1)
+        coming = tile.of(gradient, "queries")
         if of_q is not None or of_k is not None or any(each is not None for each in of_bias):
-            pulled = (coming @ tile.of(v, "keys").mT).to(signs.dtype).mul_(signs)
-            pulled.sub_((pulled * weights).sum(-1, keepdim=True)).mul_(weights).mul_(signs)
-            if self.causal or len(more) > self.biased:  # hidden scores count only in rows that see nothing
-                pulled.mul_(shown >= 0)
+            pulled = (coming @ tile.of(v, "keys").mT).to(weights.dtype)
+            total = (pulled * weights).sum(-1, keepdim=True)
+            pulled.mul_(weights.abs()).addcmul_(weights, total, value=-1)
+            for mask in more[self.biased :]:  # the scores of a row that sees nothing have no gradient
+                pulled.mul_(tile.of(mask, "queries", "keys").any(-1, keepdim=True))
             for each in of_bias:
                 if each is not None:
                     part = tile.of(each, "queries", "keys")
@@ -158,12 +184,7 @@ class _Signed:
             if of_k is not None:
                 tile.of(of_k, "keys").add_(scaled.mT @ tile.of(q, "queries"))
         if of_v is not None:
-            tile.of(of_v, "keys").add_(weights.mul_(signs).to(v.dtype).mT @ coming)
-
-    def _scores_of(self, tile: _Tile, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        parts = [tile.of(each, "queries", "keys") for each in more]
-        rows, columns = tile.of(q, "queries"), tile.of(k, "keys")
-        return self._scores(rows, columns, parts, tile.queries.start, _working(q.dtype))
+            tile.of(of_v, "keys").add_(weights.to(v.dtype).mT @ coming)
 
     def _scores(
         self, q: Tensor, k: Tensor, more: Sequence[Tensor], first: int, dtype: torch.dtype

@@ -231,7 +231,7 @@ def _seconds(
 TILE = 32
 """Queries per tile of the scores; each tile adds the time of a call."""
 
-SCORES = 2**17
+SCORES = 2**18
 """The number of scores that signed attention processes at a time."""
 
 CALLS = 30
