@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from .forms import Axes, Factor, Form, Product, contract, moved
 from .least_squares import EXACT, ROUNDS, Problem
-from .trees import Decomposed, leading, trees_of, unfolded
+from .trees import Decomposed, leading, tree_of, unfolded
 
 __all__ = ["Least"]
 
@@ -66,23 +66,20 @@ class Least(Problem):
     decomposed: Decomposed
 
     def solve(self) -> None:
-        """Finds the factors: by decompositions if there is one term and it is a tree, else by least squares."""
-        trees, decomposed = trees_of(self.form, self.wanted), self.decomposed
-        if len(trees) == 1 and not self.settings.regularization:
-            self.arrays.update(decomposed.factors(trees[0]))
-            is_exact = self.has_ended(math.inf, math.sqrt(self.loss()[0]))
-            if trees[0].has_centre and len(trees[0].cuts) > 1 and not is_exact:
-                self.alternate()
-            elif not trees[0].has_centre and not is_exact:
-                self.rounds(self.limit(FEW if self.widest <= NARROW else 0))
-        else:
+        """Finds the factors: by decompositions if they are a tree, else by least squares."""
+        tree, decomposed = tree_of(self.form), self.decomposed
+        others = [] if tree is None else [f for f in tree.product.factors if f.name not in self.wanted]
+        if tree is None or others or self.settings.regularization:
             self.start()
-            for tree in trees if self.attempt == 0 else ():
-                # each term decomposes what the terms before it leave of the weight
-                self.arrays.update(decomposed.factors(tree))
-                decomposed = Decomposed(decomposed.weight - self.form.value(self.arrays, [tree.product]))
             self.alternate()
-        self.balance()
+            return
+        self.arrays.update(decomposed.factors(tree))
+        if self.has_ended(math.inf, math.sqrt(self.loss()[0])):
+            return
+        if not tree.has_centre:
+            self.rounds(self.round, self.limit(FEW if self.widest <= NARROW else 0))
+        elif len(tree.cuts) > 1:
+            self.rounds(lambda: decomposed.turn(tree, self.arrays), self.limit(ROUNDS))
 
     @functools.cached_property
     def terms(self) -> tuple[tuple[Product, tuple[Factor, ...]], ...]:
@@ -115,16 +112,17 @@ class Least(Problem):
 
     # ---- rounds
 
-    def rounds(self, most: int = ROUNDS, slow: float = 0.0) -> float:
+    def rounds(self, turn: Callable[[], float], most: int, slow: float = 0.0) -> float:
         """Runs rounds until the error stops falling, and returns it.
 
         Args:
+            turn: one round, which returns the error.
             most: the limit of rounds.
             slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
         """
         error = math.inf
         for number in range(most):
-            before, error = error, self.round()
+            before, error = error, turn()
             if self.has_ended(before, error, slow if number >= WARM else 0.0):
                 break
         return error
@@ -138,10 +136,10 @@ class Least(Problem):
             self.descend(self.limit(LONG))
             return
         are_few = sum(self.arrays[name].size for name in self.wanted) <= UNKNOWNS
-        limit, first = self.limit(ROUNDS), self.done
-        error = self.rounds(limit, SLOW if are_few else 0.0)
+        limit = self.limit(ROUNDS)
+        error = self.rounds(self.round, limit, SLOW if are_few else 0.0)
         if are_few and error >= EXACT:
-            self.descend(limit - self.done + first)
+            self.descend(limit - self.done)
 
     def round(self) -> float:
         """Replaces each factor by its optimum. The result is the relative error, computed from sums of squares."""
@@ -221,16 +219,14 @@ class Least(Problem):
             between = [axis for axis, count in counts.items() if count > 1]
             for axis in (*between * rounds, None):
                 arrays, norms = self._along(own, axis)
+                asleep = (norms == 0).all(axis=0)
+                if asleep.any():
+                    norm, count = float(norms[0].mean()) or 1.0, arrays[0][..., 0].size
+                    random = generator.standard_normal(arrays[0].shape) * norm / math.sqrt(count)
+                    arrays[0][...] += (asleep * random).astype(arrays[0].dtype)
                 logs = np.log(np.where((norms > 0).all(axis=0), norms, 1.0))
                 for array, log in zip(arrays, logs, strict=True):
                     array *= np.exp(logs.mean(axis=0) - log)
-            for axis in between:
-                (first, *_), norms = self._along(own, axis)
-                asleep = (norms == 0).all(axis=0)
-                norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
-                if asleep.any():
-                    random = generator.standard_normal(first.shape) * norm / math.sqrt(first[..., 0].size)
-                    first += (asleep * random).astype(first.dtype)
 
     def _along(self, own: Sequence[Factor], axis: str | None) -> tuple[list[Any], Any]:
         """The factors that have an axis, with it last, and their norms along it; all of them if it is None."""

@@ -20,7 +20,7 @@ from ..sizes import evaluate
 from .alternating import Least
 from .forms import Form, form_of
 from .least_squares import OfGraph, Settings, split
-from .metrics import Metric, held, holders, remaining, times, weighed
+from .metrics import Metric, held, holders, times, weighed
 from .trees import Decomposed, tree_of
 
 __all__ = ["WEIGHT", "Approximation", "Misfit", "Target", "approximate", "numbers", "solved"]
@@ -30,9 +30,6 @@ WEIGHT = "weight"
 
 LARGE = 1 << 27
 """Float32 arrays with at least this many elements are fitted in float32, not in float64."""
-
-WEIGHED = 80
-"""The limit of rounds of L-BFGS where no factor holds a side of the metric."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,11 @@ class Target:
         """Its values as a NumPy array."""
         return numbers(self.array, self.path or WEIGHT, self.dtype)
 
+    def turned(self, gap: Any) -> Any:
+        """G·gap·C with the scale of both, damped: weights count by what they are multiplied by."""
+        sides = self.metric.sides if self.metric is not None else ()
+        return times(gap, *((side.dims, side.mean * side.damped) for side in sides))
+
     def misfit(self, made: Any) -> Misfit:
         """The errors of Ŵ."""
         error = float(np.linalg.norm(self.weight - made)) / (float(np.linalg.norm(self.weight)) or 1.0)
@@ -88,11 +90,12 @@ class Target:
         """The weight with a dimension for each axis of a form, weighed on the sides that its factors hold."""
         shape = form.shape(form.axes)
         metric = None if self.metric is None else self.metric.of_axes(form)
-        sides = held(metric, form, known)
-        key = (shape, *(side.dims for side in sides))
+        sides = [] if metric is None else held(metric, form, known)
+        dims = [side.dims for side in sides]
+        key = (shape, *dims)
         if key not in self._decomposed:
-            rest = [] if metric is None else remaining(metric, sides, shape)
-            self._decomposed[key] = Decomposed(weighed(self.weight.reshape(shape), sides), sides, rest)
+            is_whole = metric is None or all(side.dims in dims for side in metric.sides)
+            self._decomposed[key] = Decomposed(weighed(self.weight.reshape(shape), sides), sides, is_whole)
         return self._decomposed[key]
 
     def error(self, form: Form) -> float | None:
@@ -100,7 +103,7 @@ class Target:
         if (tree := tree_of(form)) is None:
             return None
         decomposed = self.decomposed(form)
-        if self.metric is None or not decomposed.rest:
+        if self.metric is None or decomposed.is_whole:
             return decomposed.error(tree)
         made = weighed(form.value(decomposed.factors(tree)), decomposed.sides, inverse=True)
         return self.metric.relative(self.weight, made.reshape(self.weight.shape))
@@ -134,7 +137,7 @@ def approximate(
         metric: weights for the columns of W; the fit then minimizes ‖(W − Ŵ)·C^½‖.
 
     Raises:
-        EquationError: the program does not depend on a factor, or has no derivative.
+        EquationError: the program has no factor that is not known, or no derivative.
         ShapeError: sizes do not match, or some are open.
         DtypeError: the target holds no finite real numbers.
 
@@ -178,15 +181,11 @@ def solved(
         arrays = given | {name: np.empty(shape, kind) for name, shape in shapes.items()}
         found, made = _by_graph(program, targets, arrays, tuple(shapes), settings)
     else:
-        found, whole = _by_form(form, targets[0], given, tuple(shapes), settings)
-        made = (whole,)
+        found, made = _by_form(form, targets[0], given, tuple(shapes), settings)
     backend, like = backend_of(targets[0].array), targets[0].array
-    dtype, device = backend.dtype(like), backend.device(like)
+    dtype = backend.dtype(like) if "float" in backend.dtype(like) else kind
     wide = {name: found[name].reshape(shape) for name, shape in shapes.items()}
-    factors = {
-        name: backend.asarray(each, dtype if "float" in dtype else str(each.dtype), device)
-        for name, each in wide.items()
-    }
+    factors = {name: backend.asarray(each, dtype, backend.device(like)) for name, each in wide.items()}
     return factors, [target.misfit(each) for target, each in zip(targets, made, strict=True)]
 
 
@@ -237,7 +236,7 @@ def sized(program: Graph, shapes: Sequence[tuple[int, ...]], known: Mapping[str,
 
 def _by_form(
     form: Form, target: Target, known: Mapping[str, Any], wanted: tuple[str, ...], settings: Settings
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """The factors of a sum of products, and Ŵ. Products without wanted factors are subtracted from the weight first."""
     factors = [factor for product in form.products for factor in product.factors]
     arrays = {f.name: known[f.name].reshape(form.shape(f.axes)) for f in factors if f.name in known}
@@ -250,16 +249,17 @@ def _by_form(
     decomposed = target.decomposed(form, tuple(arrays))
     least = Least(decomposed.weight, arrays, wanted, settings, target.path, form, decomposed)
     least.best()
-    if decomposed.rest:
-        least.weigh(lambda gap: times(gap, *((side.dims, side.moments) for side in decomposed.rest)))
-        least.descend(least.limit(WEIGHED))
-        least.balance()
+    least.balance()
     for side in decomposed.sides:
         for factor in holders(side, form):
             dims = tuple(factor.axes.index(form.axes[dim]) for dim in side.dims)
             least.arrays[factor.name] = times(least.arrays[factor.name], (dims, side.roots[1]))
+    if not decomposed.is_whole:
+        least.weight = target.weight.reshape(least.weight.shape)
+        least.refine(lambda gap: target.turned(gap.reshape(target.weight.shape)).reshape(gap.shape))
+    least.balance()
     made = np.broadcast_to(least.whole(), least.weight.shape)
-    return least.arrays, made.reshape(target.weight.shape) + constant
+    return least.arrays, (made.reshape(target.weight.shape) + constant,)
 
 
 # ---------------------------------------------------------------------------- general programs
@@ -276,15 +276,12 @@ def _by_graph(
     shapes = [each.weight.shape for each in targets]
 
     def turned(gap: Any) -> Any:
-        """G·gap·C of each weight, with the scale of both: weights count by what they are multiplied by."""
-        found = []
-        for target, part in zip(targets, split(gap, shapes), strict=True):
-            sides = target.metric.sides if target.metric is not None else ()
-            found.append(times(part, *((side.dims, side.mean * side.damped) for side in sides)))
-        return np.concatenate(found, axis=None)
+        parts = zip(targets, split(gap, shapes), strict=True)
+        return np.concatenate([target.turned(part) for target, part in parts], axis=None)
 
     weight = np.concatenate([each.weight for each in targets], axis=None)
-    metric = turned if any(each.metric is not None for each in targets) else None
-    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, shapes, metric)
+    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, shapes)
     problem.best()
+    if any(each.metric is not None for each in targets):
+        problem.refine(turned)
     return problem.arrays, problem.made()

@@ -99,7 +99,8 @@ class Form:
         total: Any = 0.0
         for product in self.products if products is None else products:
             axes = tuple(axis for axis in self.axes if axis in product.axes)
-            made = contract([(arrays[each.name], each.axes) for each in product.factors], axes)
+            named = [(arrays[each.name], each.axes) for each in product.factors]
+            made = contract(named, axes) if named else np.ones(())
             wide = [self.sizes[axis] if axis in axes else 1 for axis in self.axes]
             total = total + product.coefficient * made.reshape(wide)
         return total
@@ -221,7 +222,8 @@ def contract(operands: Sequence[tuple[Any, Axes]], axes: Axes) -> Any:
     numbers = {axis: n for n, axis in enumerate(dict.fromkeys(axis for _, own in operands for axis in own))}
     terms = tuple(tuple(map(numbers.__getitem__, own)) for own in (*(own for _, own in operands), axes))
     given = [*itertools.chain(*zip(arrays, terms, strict=False)), terms[-1]]
-    if sum(array.size for array in arrays) > SMALL or len(numbers) > MOST:
+    is_numpy = all(isinstance(array, np.ndarray) for array in arrays)
+    if not is_numpy or sum(array.size for array in arrays) > SMALL or len(numbers) > MOST:
         return einsum(*given)
     return np.einsum(*given, optimize=len(arrays) > 2 and _path(terms, tuple(each.shape for each in arrays)))
 

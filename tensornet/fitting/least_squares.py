@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, checked_call
+from ..errors import DtypeError, ShapeError, checked_call
 from ..graph.graph import Graph
 from ..planning.gradients import gradient
 from ..protocol import load_backend
@@ -34,9 +34,8 @@ STEPS = 40
 EXACT = 1e-7
 """A relative error that counts as zero: sums of squares resolve little below it."""
 
-
-ROUNDS = 200
-"""The default limit of rounds."""
+ROUNDS, WEIGHED = 200, 80
+"""The default limits of rounds, and of those in a metric after these."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,11 @@ class Problem(ABC):
     def weigh(self, turned: Callable[[Any], Any]) -> None:
         """Sets the metric."""
         self.turned, self.square = turned, float(np.vdot(self.weight, turned(self.weight))) or 1.0
+
+    def refine(self, turned: Callable[[Any], Any]) -> None:
+        """Moves the factors to those of the least error in a metric."""
+        self.weigh(turned)
+        self.descend(self.limit(WEIGHED))
 
     @abstractmethod
     def whole(self) -> Any:
@@ -213,30 +217,21 @@ class OfGraph(Problem):
     Attributes:
         graph: the graph.
         shapes: the shapes of the weights. `weight` has all their elements.
-        metric: the symmetric linear map of the metric, if there is one.
     """
 
     graph: Graph
     shapes: Sequence[tuple[int, ...]]
-    metric: Callable[[Any], Any] | None
 
     def solve(self) -> None:
-        """Finds the factors from a random start, and then in the metric."""
-        self.weigh(lambda gap: gap)
+        """Finds the factors from a random start."""
         self.start()
         self.descend(self.limit(ROUNDS))
-        if self.metric is not None:
-            self.weigh(self.metric)
-            self.descend(self.limit(ROUNDS))
 
     @functools.cached_property
     def _runs(self) -> tuple[Executable, Executable]:
         """The functions that compute the weights, and the derivative by the factors."""
         leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in self.graph.leaves)
-        whole, numpy, needed = replace(self.graph, leaves=leaves), load_backend("numpy"), self.graph.needed()
-        for name in self.wanted:
-            if name not in needed:
-                raise EquationError(f"'{whole.outputs[0]}' does not depend on '{name}'", fix="take it out")
+        whole, numpy = replace(self.graph, leaves=leaves), load_backend("numpy")
         return Executable(whole, numpy), Executable(gradient(whole, wrt=self.wanted), numpy)
 
     def made(self) -> tuple[Any, ...]:

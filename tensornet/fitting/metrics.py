@@ -6,7 +6,8 @@ y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖²
 network by y, the output differs by about ‖G^½·(W − Ŵ)·C^½‖², G = E[g·gᵀ] (Kronecker-factored curvature: J. Martens,
 R. Grosse, 2015). If only one factor has the axes of x, W·C^½ is fitted directly, and that factor is then multiplied by
 the inverse of the root. With two factors this is optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024,
-"SVD-LLM"). Otherwise factors that have a part of these axes are fitted so by the moments of that part, as a start.
+"SVD-LLM"). Otherwise factors that have a part of these axes are fitted so by the moments of that part, as a start for
+L-BFGS.
 
 W and x may share an axis that is not summed, such as heads. Then there is one matrix C for each position along it.
 """
@@ -14,7 +15,6 @@ W and x may share an axis that is not summed, such as heads. Then there is one m
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ from ..runtime.compiling import compile
 from .forms import Factor, Form, contract
 
 __all__ = ["DAMPING", "Metric", "batches_of", "held", "holders", "metrics", "no_batches", "others_of"]
-__all__ += ["products_with", "remaining", "sites", "times", "weighed"]
+__all__ += ["products_with", "sites", "times", "weighed"]
 
 DAMPING = 1e-4
 """The default damping of second moments, in units of their mean."""
@@ -148,25 +148,12 @@ def holders(side: Metric, form: Form, known: Iterable[str] = ()) -> list[Factor]
     return found
 
 
-def held(metric: Metric | None, form: Form, known: Iterable[str] = ()) -> list[Metric]:
+def held(metric: Metric, form: Form, known: Iterable[str] = ()) -> list[Metric]:
     """The sides of a metric that factors hold, in each product one to be found; of other sides, their held axes."""
     found = list[Metric]()
-    for side in metric.sides if metric is not None else ():
+    for side in metric.sides:
         parts = [side] if holders(side, form, known) else side.marginals(form.shape(form.axes))
         found += [part for part in parts if holders(part, form, known)]
-    return found
-
-
-def remaining(metric: Metric, sides: Sequence[Metric], shape: Sequence[int]) -> list[Metric]:
-    """The moments of a weight that is weighed by some sides already: C′ = S⁻¹·C·S⁻¹, where it is not the identity."""
-    found = list[Metric]()
-    for side in metric.sides:
-        parts = [each for each in sides if {*each.dims} <= {*side.dims}]
-        if [part.dims for part in parts] != [side.dims]:
-            local = [(tuple(side.dims.index(dim) + 1 for dim in each.dims), each.roots[1]) for each in parts]
-            inverse = np.eye(len(side.damped)).reshape(-1, *(shape[dim] for dim in side.dims))
-            inverse = times(inverse, *local).reshape(side.damped.shape)
-            found.append(Metric(side.dims, inverse @ side.damped @ inverse, 0.0))
     return found
 
 
@@ -207,6 +194,12 @@ class Site:
     def kept(self) -> tuple[str, ...]:
         """The axes of `dims` that are not summed."""
         return tuple(axis for axis in self.columns if axis not in self.product.summed)
+
+    def moments(self, x: Any) -> Any:
+        """The second moments, along `columns` twice, of the tensor that multiplies the weight."""
+        other = {axis: f"{axis}′" for axis in self.columns}
+        twice = tuple(other.get(axis, axis) for axis in self.around)
+        return contract([(x, self.around), (x, twice)], (*other, *other.values()))
 
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
@@ -250,15 +243,15 @@ def metrics(
     found = [(path, site) for path in paths for site in sites(flat, path) or ()]
     if not found:
         return {}
-    lines, backend = [_moments(flat, path, site) for path, site in found], backend_of(params[found[0][0]])
-    body, outputs = (*flat.body, *itertools.chain(*lines)), tuple(moments.name for _, moments in lines)
+    lines, backend = [_operand(flat, *each) for each in found], backend_of(params[found[0][0]])
+    body, outputs = (*flat.body, *lines), tuple(line.name for line in lines)
     asked = eliminate_dead_code(replace(flat, body=body, outputs=outputs))
     run = compile(asked, backend=backend, params={leaf.name: params[leaf.name] for leaf in asked.parameters})
     sums: list[Any] = []
     for batch in batches_of(inputs):
         made = run(*batch[: len(asked.inputs)])
-        parts = made if isinstance(made, tuple) else (made,)
-        seen = [backend.numpy(each).astype(np.float64) for each in parts]
+        parts = zip(found, made if isinstance(made, tuple) else (made,), strict=True)
+        seen = [backend.numpy(site.moments(x)).astype(np.float64) for (_, site), x in parts]
         sums = [total + each for total, each in zip(sums, seen, strict=True)] if sums else seen
     if not sums:
         raise no_batches()
@@ -308,25 +301,19 @@ def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
     return dims if is_whole and summed and summed <= both else None
 
 
-def _moments(graph: Graph, path: str, site: Site) -> tuple[Equation, Equation]:
-    """The tensor that multiplies a weight, and its second moments, separate for each position along kept axes."""
-    at = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}"
+def _operand(graph: Graph, path: str, site: Site) -> Equation:
+    """The tensor that multiplies a weight."""
+    name = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}.x"
     product = product_of(others_of(site.product, site.weight))
-    axes = free_axes(product)
-    tensor = Equation(fresh(f"{at}.x", {*graph.named}), axes, product)
-    twice = {axis: fresh(f"{axis}_2", {*axes}) for axis in site.columns if axis not in site.kept}
-    index = tuple(twice.get(axis, axis) for axis in axes)
-    summed = tuple(sorted(axis for axis in axes if axis not in site.columns))
-    moments = Contraction((Ref(tensor.name, axes), Ref(tensor.name, index)), summed)
-    return tensor, Equation(fresh(f"{at}.xx", {*graph.named}), (*site.columns, *twice.values()), moments)
+    return Equation(fresh(name, {*graph.named}), site.around, product)
 
 
 def _matrix(site: Site, moments: Any) -> Any:
     """The moments as one matrix. Entries between different positions along kept axes are zero."""
-    columns, kept = site.columns, site.kept
-    twice = tuple(f"{axis}′" for axis in columns)
-    read = (*columns, *(other for axis, other in zip(columns, twice, strict=True) if axis not in kept))
-    sizes = dict(zip(columns, moments.shape, strict=False))
-    same = [(np.eye(sizes[axis]), (axis, f"{axis}′")) for axis in kept]
-    size = math.prod(sizes.values())
-    return contract([(moments, read), *same], (*columns, *twice)).reshape(size, size)
+    sizes = moments.shape[: len(site.columns)]
+    positions = np.indices(sizes).reshape(len(sizes), -1)
+    found = moments.reshape(positions.shape[1], -1)
+    for axis in site.kept:
+        place = positions[site.columns.index(axis)]
+        found = found * (place[:, None] == place)
+    return found

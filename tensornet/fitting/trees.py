@@ -7,18 +7,19 @@ axes of the factor and all others. The remainder is a weight of the rest of the 
 
     W(rows, columns) ≈ U · (Uᵀ·W),    U the R leading left singular vectors, R the size of the bond
 
-Factors around a centre are found from the whole weight each, and the centre from them. Since U has orthonormal columns,
+Factors around a centre are found from the whole weight each, and the centre from them. Then each is found again from
+the weight in the bases of all others (higher-order orthogonal iteration). Since U has orthonormal columns,
 
     ‖W − Ŵ‖² = ‖W‖² − ‖Ŵ‖²,    ‖Ŵ‖ the norm of the factor that is found last
 
-Around a centre, ‖Ŵ‖² is a sum over a part of the core of full rank, so that one decomposition gives the error at all
-ranks. The squared error is at most the sum of the squared errors of the truncated unfoldings of W, one for each bond.
-With two factors this is optimal.
+Around a centre, ‖Ŵ‖² is at first a sum over a part of the core of full rank, so that one decomposition gives the error
+at all ranks. The squared error is at most the sum of the squared errors of the truncated unfoldings of W, one for each
+bond. With two factors this is optimal.
 
 Sources: C. Eckart, G. Young, Psychometrika 1 (1936); L. De Lathauwer, B. De Moor, J. Vandewalle, SIAM J. Matrix
-Anal. Appl. 21 (2000), 1253 and 1324; I. Oseledets, SIAM J. Sci. Comput. 33 (2011), 2295; N. Vannieuwenhoven,
-R. Vandebril, K. Meerbergen, SIAM J. Sci. Comput. 34 (2012), A1027; for Kronecker products: C. Van Loan,
-N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993), 293.
+Anal. Appl. 21 (2000), 1253, and 1324 for the iteration; I. Oseledets, SIAM J. Sci. Comput. 33 (2011), 2295;
+N. Vannieuwenhoven, R. Vandebril, K. Meerbergen, SIAM J. Sci. Comput. 34 (2012), A1027; for Kronecker products:
+C. Van Loan, N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993), 293.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ import numpy as np
 from .forms import Axes, Factor, Form, Product, contract, kept, moved
 from .metrics import Metric
 
-__all__ = ["Decomposed", "Tree", "leading", "tree_of", "trees_of", "unfolded"]
+__all__ = ["Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
 Dims = tuple[int, ...]
 """Dimensions of a weight, by number."""
@@ -81,22 +82,26 @@ class Tree:
         """The dimensions of the weight, one for each axis of the form, that some axes are."""
         return tuple(map(self.form.axes.index, axes))
 
+    def basis(self, cut: Cut, vectors: Any) -> tuple[Any, Axes]:
+        """The leading vectors of a cut, zeros if there are fewer than the bond is wide, and their axes."""
+        rank, own = self.form.count(cut.bond), (*self.shared, *cut.rows, *cut.bond)
+        leading = vectors[..., :rank]
+        spare = [(0, 0)] * (leading.ndim - 1) + [(0, rank - leading.shape[-1])]
+        return np.pad(leading, spare).reshape(self.form.shape(own)), own
 
-def trees_of(form: Form, wanted: Collection[str]) -> list[Tree]:
-    """The trees of all products, or none if one is no tree, or has other factors than those that are looked for."""
-    found = [tree_of(form, each) for each in form.products if {f.name for f in each.factors} <= {*wanted}]
-    trees = [each for each in found if each is not None]
-    return trees if len(trees) == len(form.products) else []
 
-
-def tree_of(form: Form, product: Product | None = None) -> Tree | None:
-    """The tree that the factors of a product form, the first if none is given, or None."""
-    product = product or form.products[0]
+def tree_of(form: Form) -> Tree | None:
+    """The tree that the factors of the one product of a form are, or None."""
+    product, *others = form.products
     waiting, cuts, axes = [*product.factors], list[Cut](), form.axes
     readers = Counter(axis for factor in waiting for axis in factor.axes)
     shared = tuple(axis for axis in axes if readers[axis] == len(waiting) > 1)
     inner = readers.keys() - {*axes}
-    if any(readers[axis] != 2 for axis in inner) or any(readers[axis] != 1 for axis in {*axes} - {*shared}):
+    if (
+        others
+        or any(readers[axis] != 2 for axis in inner)
+        or any(readers[axis] != 1 for axis in {*axes} - {*shared})
+    ):
         return None
 
     def bond(one: Factor, other: Factor) -> Axes:
@@ -133,36 +138,56 @@ class Decomposed:
     Attributes:
         weight: an array with a dimension for each axis of the forms.
         sides: the sides of a metric that it is weighed on.
-        rest: the moments of it, weighed so, on sides that are left.
+        is_whole: whether these are all sides of the metric.
     """
 
     weight: Any
     sides: Sequence[Metric] = ()
-    rest: Sequence[Metric] = ()
+    is_whole: bool = True
 
     def factors(self, tree: Tree) -> dict[str, Any]:
         """The factors of a tree, by one decomposition for each bond."""
         found, rest, axes = dict[str, Any](), self.weight, tree.form.axes
         for cut in tree.cuts:
-            rank, own = tree.form.count(cut.bond), (*tree.shared, *cut.rows, *cut.bond)
             if found and not tree.has_centre:
-                vectors = leading(unfolded(rest, axes, tree.shared, cut.rows), rank)
+                vectors = leading(unfolded(rest, axes, tree.shared, cut.rows), tree.form.count(cut.bond))
             else:
-                vectors = self._vectors(tree.places(tree.shared), tree.places(cut.rows))[..., :rank]
-            spare = [(0, 0)] * (vectors.ndim - 1) + [(0, rank - vectors.shape[-1])]
-            vectors = np.pad(vectors, spare).reshape(tree.form.shape(own))
-            found[cut.factor.name] = moved(vectors, own, cut.factor.axes)
-            rest, axes = _projected((rest, axes), (vectors, own), (*tree.shared, *cut.bond))
+                vectors = self._vectors(tree.places(tree.shared), tree.places(cut.rows))
+            basis = tree.basis(cut, vectors)
+            found[cut.factor.name] = moved(*basis, cut.factor.axes)
+            rest, axes = _projected((rest, axes), basis, (*tree.shared, *cut.bond))
         return {**found, tree.last.name: moved(rest, axes, tree.last.axes) / tree.product.coefficient}
+
+    def turn(self, tree: Tree, factors: dict[str, Any]) -> float:
+        """Finds each factor around a centre again, with all others as they are, and then the centre.
+
+        Returns:
+            ‖W − Ŵ‖ / ‖W‖.
+        """
+        for cut in tree.cuts:
+            axes = (*cut.rows, *(axis for axis in tree.last.axes if axis not in cut.bond))
+            matrix = unfolded(self._within(tree, factors, axes, cut), axes, tree.shared, cut.rows)
+            basis = tree.basis(cut, leading(matrix, tree.form.count(cut.bond)))
+            factors[cut.factor.name] = moved(*basis, cut.factor.axes)
+        core = self._within(tree, factors, tree.last.axes)
+        factors[tree.last.name] = core / tree.product.coefficient
+        return self._lost(float(np.vdot(core, core)))
+
+    def _within(self, tree: Tree, factors: Mapping[str, Any], axes: Axes, but: Cut | None = None) -> Any:
+        """The weight in the bases of the factors around a centre, or of all but one."""
+        bases = [cut.factor for cut in tree.cuts if cut is not but]
+        return contract([(self.weight, tree.form.axes), *((factors[f.name], f.axes) for f in bases)], axes)
 
     def error(self, tree: Tree) -> float:
         """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
         if tree.has_centre:
             ranks = (slice(tree.form.count(cut.bond)) for cut in tree.cuts)
-            kept = float(self.squares(tree)[tuple(ranks)].sum())
-        else:
-            last = self.factors(tree)[tree.last.name]
-            kept = float(np.linalg.norm(last) * tree.product.coefficient) ** 2
+            return self._lost(float(self.squares(tree)[tuple(ranks)].sum()))
+        last = self.factors(tree)[tree.last.name]
+        return self._lost(float(np.linalg.norm(last) * tree.product.coefficient) ** 2)
+
+    def _lost(self, kept: float) -> float:
+        """‖W − Ŵ‖ / ‖W‖ if Ŵ is a projection of W with this ‖Ŵ‖²."""
         return math.sqrt(max(0.0, 1.0 - kept / self._square)) if self._square else 0.0
 
     @functools.cached_property

@@ -49,7 +49,7 @@ def fit(
     - Two factors (low rank, a sum of Kronecker products, also batched over axes that both have): one singular value
       decomposition, which is optimal. Kronecker products follow Van Loan and Pitsianis (1993).
     - Tensor trains, block tensor trains and trees: one decomposition for each bond (Oseledets 2011).
-    - Tucker forms: these (De Lathauwer, De Moor, Vandewalle 2000), then alternating least squares.
+    - Tucker forms: these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000).
     - Other sums of products, such as CP and tensor rings: alternating least squares (Kolda, Bader 2009).
     - All others, such as concatenations, and small factors near the end: L-BFGS (Liu, Nocedal 1989).
 
