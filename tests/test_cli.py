@@ -126,6 +126,8 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     assert rows.keys() == {"yours", "SVD", "int8", "int4"}
     assert float(rows["yours"]["error"]) <= min(float(row["error"]) for row in rows.values()) * 1.01
     text = page.read_text(encoding="utf-8")
+    assert text.count("<svg") == 2  # by bytes and by time
+    assert float(rows["SVD"]["time"]) > 0
     assert all(word in text for word in ("<svg", "SVD", "int4", "<h2>Weights</h2>", "net.safetensors"))
     refused = {"y[b,o] = x[b,i] * U[o,i]": "disagree about V", "": "says nothing of the equations"}
     for wrong, message in refused.items():

@@ -231,8 +231,10 @@ def test_the_command_prints_plain_text_of_80_columns(tmp_path: Path) -> None:
 def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
     network = bert()
     network.save_pretrained(tmp_path / "bert")
-    out = tmp_path / "small.safetensors"
-    assert "written: " in command(tmp_path / "bert", "--parameters", 0.8, "--out", out).output
+    out, page = tmp_path / "small.safetensors", tmp_path / "page.html"
+    options = "--parameters", 0.8, "--out", out, "--report", page
+    assert "written: " in command(tmp_path / "bert", *options).output
+    assert page.read_text(encoding="utf-8").count("<svg") == 2  # by parameters, and by the measured time
     read = tn.load_compressed(out, bert()).model
     count = sum(each.numel() for each in read.parameters())
     assert count <= 0.8 * sum(each.numel() for each in network.parameters())

@@ -40,7 +40,7 @@ def compress(
     exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
     out: Annotated[Path | None, Option(help="To write; else `<checkpoint>.small.safetensors`.")] = None,
     compare: Annotated[bool, Option("--compare", help="Try SVD, int8 and int4 as well.")] = False,
-    report: Annotated[Path | None, Option(help="A page with the error at several sizes, HTML.")] = None,
+    report: Annotated[Path | None, Option(help="A page with error, size and time, HTML.")] = None,
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
@@ -57,7 +57,7 @@ def compress(
 
     import tensornet as tn
 
-    from ..compression.comparing import HEADS, compared, write_page
+    from ..compression.comparing import HEADS, compared, relative_time, write_page
     from ..compression.compressed import read_checkpoint, read_folder
 
     if equations is not None and checkpoint.is_dir():
@@ -86,9 +86,9 @@ def compress(
         own = tuple(method) if method else None
         found = make(**budgets, method=own)
         kind = found.allocation.budget.kind
-        rows = [
-            *compared(lambda to, how: make(**{kind: to}, method=how or own), found, compare, bool(report))
-        ]
+        timed = functools.partial(relative_time, network, sizes_of(size, tn.compress))
+        again: Callable[..., Compressed] = lambda to, how: make(**{kind: to}, method=how or own)  # noqa: E731
+        rows = [*compared(again, found, compare, bool(report), timed)]
     found.save(target)
     told = {"file": str(target), **json.loads(found.allocation.to_json())}
     if compare:

@@ -31,7 +31,7 @@ from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import Compressed, networks
 from .levels import BYTES, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
 
-__all__ = ["Factors", "allocate", "best", "compress", "held_out", "included", "lost_by"]
+__all__ = ["Factors", "allocate", "best", "bound", "compress", "held_out", "included", "lost_by"]
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ def allocate(
     """
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
-    network = _Network(_bound(graph, params), params, options, sizes)
+    network = _Network(bound(graph, params), params, options, sizes)
     return allotted(network.candidates(inputs), options, network.whole(load_backend(backend), device))
 
 
@@ -191,7 +191,7 @@ def compress(
     if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
     batches, held = (None, []) if calibrate is None else held_out(batches_of(calibrate))
-    own = _Network(_bound(network, params), params, options, sizes)
+    own = _Network(bound(network, params), params, options, sizes)
     ways = [own.candidates(batches)]
     if calibrate is not None and budget.kind != "error":
         ways.append([replace(each, metric=None) for each in ways[0]])
@@ -232,7 +232,7 @@ def best(
 # ---------------------------------------------------------------------------- graphs
 
 
-def _bound(graph: Graph, params: Any) -> Graph:
+def bound(graph: Graph, params: Any) -> Graph:
     """A graph with the sizes that its parameters have.
 
     Raises:

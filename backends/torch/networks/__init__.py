@@ -3,6 +3,7 @@
 from .adapters import adapted, adapters_of, load_peft, merged, save_peft, with_adapters
 from .compressed import compress, restored
 from .distilling import distilled
+from .running import relative_time
 
 __all__ = [
     "adapted",
@@ -11,6 +12,7 @@ __all__ = [
     "load_peft",
     "merged",
     "compress",
+    "relative_time",
     "restored",
     "save_peft",
     "with_adapters",

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -23,11 +22,9 @@ from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_PLACE, steps
 from .factorized import Factorized
 from .rounded import state_of
+from .running import clocked
 
 Module: TypeAlias = torch.nn.Module
-
-LOOPED = 3
-"""How often each way is measured."""
 
 
 class _Flat(NamedTuple):
@@ -148,7 +145,7 @@ class Recurrence(_Opened):
         key = (rows - 1).bit_length(), input.device, input.dtype
         ways = self._stepped, self._fused
         if key not in self._faster:
-            times = _clocked([functools.partial(way, input, hx) for way in ways])
+            times = clocked([functools.partial(way, input, hx) for way in ways])
             self._faster[key] = times.index(min(times))
         return ways[self._faster[key]](input, hx)
 
@@ -243,18 +240,6 @@ def _in_place(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tu
     gates = ih(x.flatten(0, 1), None).unflatten(0, x.shape[:2])
     states = x.new_empty(*x.shape[:2], state[0].shape[-1])
     return states, IN_PLACE[kind](gates.transpose(0, along), hh, state, states.transpose(0, along))
-
-
-def _clocked(ways: Sequence[Callable[[], Any]]) -> list[float]:
-    """The least time of some runs of each way, in turns, in seconds; the first does not count."""
-    found = [list[float]() for _ in ways]
-    for run, times in [*zip(ways, found, strict=True)] * (1 + LOOPED):
-        start = time.perf_counter()
-        made = run()[0]
-        if made.is_cuda:
-            torch.cuda.synchronize(made.device)
-        times.append(time.perf_counter() - start)
-    return [min(each[1:]) for each in found]
 
 
 def _is_mixed(tensor: torch.Tensor) -> bool:

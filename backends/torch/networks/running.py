@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
@@ -14,6 +16,9 @@ from tensornet.errors import ShapeError
 from tensornet.fitting.metrics import checked_batches
 
 Module: TypeAlias = torch.nn.Module
+
+LOOPED = 3
+"""How often each way is measured."""
 
 
 @contextmanager
@@ -50,6 +55,38 @@ def results(network: Module, batch: Any) -> list[torch.Tensor]:
         return real
     gone = ~mask.bool()[..., None]
     return [each.masked_fill(gone, 0) if each.shape[:-1] == mask.shape else each for each in real]
+
+
+def clocked(ways: Sequence[Callable[[], Any]], count: int = LOOPED) -> list[float]:
+    """The least time of some runs of each way, in turns, in seconds; the first does not count."""
+    found = [list[float]() for _ in ways]
+    for run, times in [*zip(ways, found, strict=True)] * (1 + count):
+        start = time.perf_counter()
+        made = run()[0]
+        if made.is_cuda:
+            torch.cuda.synchronize(made.device)
+        times.append(time.perf_counter() - start)
+    return [min(each[1:]) for each in found]
+
+
+def relative_time(dense: Any, made: Module) -> float | None:
+    """The time of a call in units of that of the dense network.
+
+    None for a network that tells no example of what it reads, as those of transformers do.
+    """
+    batch = getattr(dense, "dummy_inputs", None)
+    if not isinstance(batch, Mapping):
+        return None
+    if getattr(dense, "main_input_name", "") == "pixel_values":
+        pixel = torch.zeros(1, dense.config.num_channels, 1, 1)
+        batch = {"pixel_values": pixel.expand(-1, -1, *torch.tensor(dense.config.image_size).expand(2))}
+    ways = [functools.partial(each, **batch, return_dict=False) for each in (made, dense)]
+    with evaluating(dense), evaluating(made), torch.no_grad():
+        try:
+            after, before = clocked(ways, 5 * LOOPED)
+        except Exception:  # the example of transformers is text, whatever a network reads
+            return None
+    return after / before
 
 
 def _tensors(found: Any) -> Iterator[torch.Tensor]:
