@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -207,3 +208,21 @@ def no_positions(name: str, dtype: str) -> DtypeError:
 
 class BackendError(TensornetError, RuntimeError):
     """A library or a device is missing, or a backend does not support an operation."""
+
+
+def library(name: str, fix: str = "") -> Any:
+    """A module of a library that only some calls need.
+
+    Args:
+        name: the name to import.
+        fix: how to install it, if that is not by its own name.
+
+    Raises:
+        BackendError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package, *_ = name.split(".")
+        told = f"{package} cannot be imported: {error}"
+        raise BackendError(told, fix=fix or f"pip install {package}") from None

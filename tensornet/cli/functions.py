@@ -17,9 +17,7 @@ __all__ = ["calibrate", "functions"]
 
 
 def functions(
-    name: Annotated[
-        str, typer.Argument(help="A function or a section of the reference; else all are listed.")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="A function, or a section; else all are listed.")] = "",
     page: Annotated[bool, typer.Option("--page", help="Print the reference.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -94,9 +92,7 @@ def calibrate(
     for columns, *widths in zip(COLUMNS, *profile.widths, strict=False):
         told = ", ".join(rounded(width, 3) for width in widths)
         table.add_row(f"{columns} columns", f"the time of {told}")
-    notes = [
-        f"four of five times measured lie within a factor {rounded(profile.spread, 2)} of what these say"
-    ]
+    notes = [f"four of five measured times are within a factor {rounded(profile.spread, 2)} of the expected"]
     if not profile.is_steady:
         part = f"the device had other work ({100 * profile.unrest:,.0f} %)"
         notes.append(f"{part}: the built-in constants stay in use; measure again when it is idle")

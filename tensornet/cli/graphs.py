@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["count", "draw", "plan", "sweep"]
 
 GRAPH = Path("graph.svg")
-EQUATIONS = "Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
+EQUATIONS = "Equations by `;` or new lines, a file of them, `-` for standard input; or a layer or a model."
 
 
 def plan(
     equation: Annotated[str, typer.Argument(help=EQUATIONS)],
+    settings: options.Settings = None,
     inputs: options.Inputs = "",
     outputs: options.Outputs = "",
     size: options.Sizes = None,
@@ -40,15 +41,10 @@ def plan(
     """
     import tensornet as tn
 
-    graph = tn.layer(
-        options.equations_of(equation), inputs=inputs, outputs=outputs, **options.sizes_of(size, tn.layer)
-    )
+    graph = options.graph_of(equation, settings, inputs, outputs, size)
     said = functools.partial(typer.echo, err=True)  # programs may read standard output
     found = tn.plan(graph, backend=backend, device=device, dtype=dtype, trace=said if trace else False)
-    if as_json:
-        typer.echo(found.to_json())
-        return
-    options.tell(str(found), *([f"\n{found.code}"] if code else []))
+    options.answer(as_json, found.to_json(), str(found), *([f"\n{found.code}"] if code else []))
 
 
 def draw(
@@ -148,9 +144,8 @@ def _list_models(as_json: bool) -> None:
     for name in models.names():
         known = models.settings(name).items()
         rows[name] = {key: "" if value is models.REQUIRED else str(value) for key, value in known}
-        table.add_row(
-            name, ", ".join(f"{key}={value}" if value else key for key, value in rows[name].items())
-        )
+        told = (f"{key}={value}" if value else key for key, value in rows[name].items())
+        table.add_row(name, ", ".join(told))
     options.answer(as_json, rows, table)
 
 
@@ -190,20 +185,13 @@ def sweep(
     fixed, build = options.settings_of(settings), functools.partial(tn.models.create, name)
     if options.says_equations(name):
         build = functools.partial(tn.layer, options.equations_of(name), inputs=inputs, outputs=outputs)
-    wanted = {
-        setting: options.choices(text) for setting, text in options.pairs(over, "NAME=VALUE,VALUE").items()
-    }
+    wanted = {key: options.choices(text) for key, text in options.pairs(over, "NAME=VALUE,VALUE").items()}
     for setting in fixed.keys() & wanted:
         raise ShapeError(f"'{setting}' is given by --set and by --over", fix="give one of them")
     build = functools.partial(build, **fixed)
-    timed: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds, "clock": clock}
-    where: dict[str, Any] = {"backend": backend, "device": device, "dtype": dtype, "threads": threads}
-    found = tn.sweep(
-        build, over=wanted, baseline=baseline, **where, **timed, **options.sizes_of(size, tn.sweep)
-    )
-    if as_json:
-        typer.echo(found.json())
-    else:
-        options.tell(found)
+    how: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds, "clock": clock}
+    how |= {"backend": backend, "device": device, "dtype": dtype, "threads": threads, "baseline": baseline}
+    found = tn.sweep(build, over=wanted, **how, **options.sizes_of(size, tn.sweep))
+    options.answer(as_json, found.json(), found)
     if picture is not None:  # last, so that the measurements are printed in any case
         found.pareto(y="seconds" if measure else "expected_seconds", path=picture)

@@ -51,9 +51,9 @@ def tell(*what: Any) -> None:
 
 
 def answer(as_json: bool, document: Any, *what: Any) -> None:
-    """Prints a document as JSON in ASCII, what is no JSON as text; or texts and tables."""
+    """Prints a document as JSON in ASCII, unless it is JSON already, what is no JSON as text; or texts and tables."""
     if as_json:
-        typer.echo(json.dumps(document, indent=1, default=str))
+        typer.echo(document if isinstance(document, str) else json.dumps(document, indent=1, default=str))
     else:
         tell(*what)
 

@@ -34,9 +34,7 @@ def study(
     measure: Annotated[bool, Option(help="Measure the time of a step and of a prediction.")] = True,
     jobs: Annotated[Count, Option(min=1, help="Train so many runs at once; the cores are divided.")] = None,
     dask: Annotated[str | None, Option(metavar="ADDRESS", help="Train on this Dask cluster.")] = None,
-    mesh: Annotated[
-        str | None, Option(metavar="AXIS=SIZE,…", help="Divide each run among processes.")
-    ] = None,
+    mesh: Annotated[str | None, Option(metavar="AXIS=SIZE,…", help="Divide each run.")] = None,
     shard: Annotated[Texts, Option(metavar="AXIS=MESH", help="Divide `b=data`; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import BackendError
+from ..errors import library
 from .diagram import Diagram, Node
 from .scene import LINE, Box, Curve, Scene
 
@@ -107,15 +107,11 @@ def by_matplotlib(scene: Scene, path: Path, kind: str) -> None:
     Raises:
         BackendError: matplotlib cannot be imported.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install matplotlib, or write an SVG file, which needs no other library"
-        raise BackendError(f"matplotlib cannot be imported: {error}", fix=fix) from None
+    fix = "pip install matplotlib, or write an SVG file, which needs no other library"
+    matplotlib, figures = library("matplotlib", fix), library("matplotlib.figure", fix)
     right, bottom = scene.width + MARGIN, scene.height + MARGIN
     with matplotlib.rc_context({"font.family": "DejaVu Sans Mono", "pdf.fonttype": 42}):
-        figure = Figure(figsize=((right + MARGIN) / 96, (bottom + MARGIN) / 96))
+        figure = figures.Figure(figsize=((right + MARGIN) / 96, (bottom + MARGIN) / 96))
         axes = figure.add_axes((0, 0, 1, 1), xlim=(-MARGIN, right), ylim=(bottom, -MARGIN))
         axes.set_axis_off()
         for order, (_, attributes, text) in enumerate(_marks(scene)):

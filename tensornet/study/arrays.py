@@ -29,9 +29,7 @@ Data = str | Callable[[], Any] | None
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 """The arrays of a file, in the order in which a function returns them."""
 
-EXPECTED = (
-    "expected are x_train and x_test, examples along the first axis, y_train and y_test, a class for each"
-)
+EXPECTED = "expected are x_train, x_test, examples along the first axis; y_train, y_test, a class for each"
 
 END = ".npz"
 """The end of the name of a file of arrays."""
@@ -104,9 +102,7 @@ def examples_of(
         called: their name in a heading, if it is another.
         known: whether the study's recipe was tried on them, and its published figures are for them.
     """
-    train, test = (
-        _inputs(f"{name}: {each}", np.asarray(arrays[each]), images) for each in ("x_train", "x_test")
-    )
+    train, test = (_inputs(name, each, arrays[each], images) for each in ("x_train", "x_test"))
     shape, other = _times(train.shape[1:]), _times(test.shape[1:])
     if shape != other:
         told = f"{name}: an example of x_train is {shape}, one of x_test {other}"
@@ -236,8 +232,9 @@ def _check_names(name: str, there: Collection[str]) -> None:
         raise TensornetError(f"{name} has no {', '.join(missing)}; it has {told}", fix=f"{slip}{EXPECTED}")
 
 
-def _inputs(place: str, array: Any, images: bool) -> Any:
+def _inputs(name: str, which: str, given: Any, images: bool) -> Any:
     """The examples as uint8 or float32, checked, with channels first."""
+    place, array = f"{name}: {which}", np.asarray(given)
     if array.dtype.kind not in "buif":
         raise TensornetError(f"{place} holds {array.dtype}", fix="give numbers")
     if array.ndim < 2 or not array.size:
@@ -288,9 +285,8 @@ def _times(shape: tuple[int, ...]) -> str:
 
 def _standardised(train: Any) -> tn.Graph:
     """A layer that subtracts the mean of the training examples and divides by their deviation."""
-    over, axes, where = {2: ((0,), "i", "b,i"), 4: ((0, 2, 3), "c", "b,c,h,w")}.get(
-        train.ndim, (tuple(range(train.ndim)), "", "...")
-    )
+    known = {2: ((0,), "i", "b,i"), 4: ((0, 2, 3), "c", "b,c,h,w")}
+    over, axes, where = known.get(train.ndim, (tuple(range(train.ndim)), "", "..."))
     parts = np.array_split(train, -(-train.size // 2**24))  # in float64, and never all of it at once
     number = train.size / np.prod([train.shape[axis] for axis in range(train.ndim) if axis not in over])
     mean = sum(part.sum(over, np.float64, keepdims=True) for part in parts) / number

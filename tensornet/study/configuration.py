@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,18 +124,14 @@ def _read(path: Path) -> dict[str, Any]:
         told = f"cannot read {path}: {error.strerror or error}"
         raise TensornetError(told, fix="give a TOML file") from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
-        fix = (
-            "write key = value, and a table [rows.name] for each row; `tensornet study --help` has an example"
-        )
+        fix = "write key = value, and a table [rows.name] for each row, as `tensornet study --help` shows"
         raise TensornetError(f"{path} is no TOML: {error}", fix=fix) from None
     if not document:
         raise TensornetError(f"{path} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
     with located(str(path)):
         _check_keys("", document, KEYS)
         for each in document.get("optimizers", []):
-            if not isinstance(each, str) or each not in OPTIMIZERS:
-                fix = f"{near(str(each), OPTIMIZERS)}choose of {', '.join(OPTIMIZERS)}"
-                raise _wrong("optimizers", f"there is no optimizer '{each}'", fix)
+            _check_known("optimizers", str(each), OPTIMIZERS, f"there is no optimizer '{each}'")
     return document
 
 
@@ -147,8 +143,8 @@ def _changed(base: Task, path: str, document: Mapping[str, Any]) -> Task:
             raise _wrong(entry.place, f"there are two rows '{entry.name}'", "give one of them another name")
         entries[entry.name] = entry
     reference, shared = document.get("reference", base.reference), document.get("recipe", {})
-    if "reference" in document and reference not in entries:
-        raise _wrong("reference", f"there is no row '{reference}'", f"choose of {', '.join(entries)}")
+    if "reference" in document:
+        _check_known("reference", reference, entries, f"there is no row '{reference}'")
     recipe = _recipe(base.recipe, "recipe", shared)
     own = all("model" not in each.table and "from" not in each.table for each in entries.values())
     labels = {name: each.table["label"] for name, each in entries.items() if "label" in each.table}
@@ -264,22 +260,18 @@ def _known(base: Task, place: str, name: str, table: Mapping[str, Any]) -> Any:
     """The row of this name in the base study."""
     if not table.keys().isdisjoint(("settings", "about", "budgets")):
         raise _wrong(place, "it has settings, and no model", 'add model = "…", one of `tensornet count`')
-    if name not in base.rows:
-        fix = f"{near(name, base.rows)}give it a model, or choose of {', '.join(base.rows)}"
-        raise _wrong(place, f"the study '{base.name.partition('-')[0]}' has no row '{name}'", fix)
+    told = f"the study '{base.name.partition('-')[0]}' has no row '{name}'"
+    _check_known(place, name, base.rows, told, "give it a model, or choose of")
     return base.rows[name]
 
 
 def _built(place: str, table: Mapping[str, Any], budget: str) -> BuiltRow:
     """The row of a model."""
     model, settings = table["model"], frozen(table.get("settings", {}))
-    if model not in tn.models.names():
-        fix = f"{near(model, tn.models.names())}`tensornet count` lists the models and their settings"
-        raise _wrong(f"{place}.model", f"there is no model '{model}'", fix)
-    known = tn.models.settings(model)
-    for key in settings.keys() - known.keys():
-        fix = f"{near(key, known)}its settings: {', '.join(known)}"
-        raise _wrong(f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
+    _check_known(f"{place}.model", model, tn.models.names(), f"there is no model '{model}'")
+    for key in settings:
+        told = f"'{model}' has no such setting"
+        _check_known(f"{place}.settings.{key}", key, tn.models.settings(model), told, "its settings:")
     return BuiltRow(table.get("about", f"`{model}`") + budget, model, settings)
 
 
@@ -312,12 +304,17 @@ def _check_keys(place: str, table: Mapping[str, Any], known: Mapping[str, str]) 
     """Raises an error unless each key is known and its value has an allowed type."""
     for key, value in table.items():
         full = f"{place}.{key}" if place else key
-        if key not in known:
-            fix = f"{near(key, known)}its keys: {', '.join(known)}"
-            raise _wrong(full, "there is no such key", fix)
+        _check_known(full, key, known, "there is no such key", "its keys:")
         whole = key not in ("seeds", "calibrate", "modes") or type(value) is not float
         if KINDS.get(type(value), "?") not in known[key] or not whole:
             raise _wrong(full, f"it is {value!r}", f"give {known[key]}")
+
+
+def _check_known(key: str, name: str, known: Iterable[str], message: str, what: str = "choose of") -> None:
+    """Raises an error with a message unless a name is known."""
+    names = list(known)
+    if name not in names:
+        raise _wrong(key, message, f"{near(name, names)}{what} {', '.join(names)}")
 
 
 @contextmanager

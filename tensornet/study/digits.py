@@ -175,9 +175,7 @@ def digits(data: Data) -> Task:
     if data is None:
         return DIGITS
     if not are_arrays(data):
-        fix = (
-            "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
-        )
+        fix = "leave --data out, or give a file .npz with x_train, y_train, x_test and y_test"
         raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
     name, load = f"digits-{Path(name_of(data)).stem}", lambda seed: load_arrays(data)
     return replace(DIGITS, name=name, example="example", load=load, splits=False)

@@ -213,10 +213,7 @@ class Processes:
         """A pool; its processes are terminated if the block raises an error."""
         others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
-        ignored = (
-            signal.SIGINT,
-            signal.SIG_IGN,
-        )  # a terminal sends Ctrl-C to all; the parent ends the others
+        ignored = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all; the parent ends the others
         pool = ProcessPoolExecutor(self.number, spawn, signal.signal, ignored)
         try:
             yield pool

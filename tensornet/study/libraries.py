@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import tensornet as tn
-from tensornet.errors import BackendError
+from tensornet import errors
 
 __all__ = ["NEEDED", "frozen", "library", "toml", "versions"]
 
@@ -25,14 +24,10 @@ def library(name: str) -> Any:
     Raises:
         BackendError: it, or the library it belongs to, is not installed.
     """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        top = name.partition(".")[0]
-        package, extra = PACKAGES.get(top, top), "dask" if top == "distributed" else "study"
-        fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
-        told = f"the study needs {package}, and it cannot be imported: {error}"
-        raise BackendError(told, fix=fix) from None
+    top = name.partition(".")[0]
+    package, extra = PACKAGES.get(top, top), "dask" if top == "distributed" else "study"
+    fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that a study needs"
+    return errors.library(name, fix)
 
 
 def toml(path: Path) -> Any:

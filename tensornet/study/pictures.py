@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet.sweeping.picture import SUFFIXES, label_points, new_figure
+from tensornet.sweeping.picture import COLOURS, SUFFIXES, label_points, new_figure
 
 from .libraries import library
 from .results import pareto_front
@@ -26,8 +26,7 @@ FORMATS = ("png", "svg", "pdf")
 COLUMN, PAGE = 3.4, 7.0
 """Inches: the width of one column of a paper, and of both columns."""
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
-COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+BLUE, ORANGE, GREEN, *_ = COLOURS
 STYLES = tuple(itertools.product(("-", "--", ":", "-."), COLOURS))
 """Style and colour of the lines of a picture, in their order."""
 
@@ -174,7 +173,7 @@ def _against(axes: Any, shown: _Shown, cost: str) -> None:
     """Draws test top-1 against a cost on a logarithmic axis, with its spread, and the Pareto front."""
     points, (title, unit) = shown.points, COSTS[cost]
     front = pareto_front(points, cost)
-    style = {"color": GREY, "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
+    style = {"color": "0.6", "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
     axes.step(front[cost], front.test_top1, where="post", **style)
     for number, kind in enumerate((*shown.task.kinds, "compressed")):
         rows, (colour, mark) = points[points.kind == number], MARKS[number]

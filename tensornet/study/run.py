@@ -115,7 +115,11 @@ def run_study(
     if mesh is not None and workers is not None:
         raise TensornetError("mesh and workers are both given", fix="give one of them")
     hardware = _hardware(subject, workers, device if mesh is None else own_device(device), threads, precision)
-    hardware = _on_mesh(hardware, mesh, shard)
+    if mesh is None:
+        check_undivided(shard, None)
+    else:
+        made = Mesh.of(mesh)
+        hardware = replace(hardware, mesh=dict(zip(made.axes, made.shape, strict=True)), shard=shard)
     here = Path(folder).absolute() if workers else Path(folder)
     study = _Study(here, subject, changes, chosen, hardware, console or Console(), workers)
     return together(hardware.mesh, hardware.kind, lambda: study.all(runs, measure), Job, train_on_worker)
@@ -149,15 +153,6 @@ def _hardware(
     found: list[Hardware] = []
     on_workers(workers, chosen, [device], lambda _, there: found.append(there))
     return found[0]
-
-
-def _on_mesh(hardware: Hardware, mesh: Mapping[str, int] | None, shard: Any) -> Hardware:
-    """The hardware of the processes of a mesh."""
-    if mesh is None:
-        check_undivided(shard, None)
-        return hardware
-    made = Mesh.of(mesh)
-    return replace(hardware, mesh=dict(zip(made.axes, made.shape, strict=True)), shard=shard)
 
 
 def _runs(

@@ -166,9 +166,8 @@ class RunStore:
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
         """The finished run with these settings; None if it is absent or damaged."""
-        return self.file(name, settings).load(
-            lambda _, texts: read(RunResult, Part.of(texts["result"], "result"))
-        )
+        file = self.file(name, settings)
+        return file.load(lambda _, texts: read(RunResult, Part.of(texts["result"], "result")))
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:

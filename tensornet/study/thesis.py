@@ -150,10 +150,8 @@ def source_of(data: str | None) -> Source:
     folder = Path(data)
     if any(any((folder / place).glob("*-images[-.]idx3-ubyte*")) for place in PLACES):
         return Source("mnist", folder)
-    own = (
-        "your own: a file .npz with x_train, y_train, x_test and y_test, or train/<class>/ and test/<class>/"
-    )
-    fix = f"give {', '.join(TITLES)}, a folder with MNIST's train-images-idx3-ubyte and so on, or {own}"
+    own = "a file .npz with x_train, y_train, x_test and y_test, or train/<class>/ and test/<class>/"
+    fix = f"give {', '.join(TITLES)}, a folder with MNIST's train-images-idx3-ubyte and so on, {own}"
     raise TensornetError(f"there are no images '{data}'", fix=fix)
 
 

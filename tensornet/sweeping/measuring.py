@@ -21,7 +21,7 @@ from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
 from ..dtypes import element_type, itemsize
-from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, near
+from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, checked_call, near
 from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -106,10 +106,7 @@ def sweep(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    if error is not None and not callable(error):
-        fix = "give a function of a graph, or what the graphs are to approximate as weights="
-        raise TensornetError(f"error is {error!r}", fix=fix)
-    if error is not None and weights is not None:
+    if checked_call(error, "error", "a graph") is not None and weights is not None:
         raise TensornetError("error and weights are both given", fix="give one of them")
     error = error if weights is None else functools.partial(nearest, weights=weights)
     where, kind = chosen.device() if device is None else device, element_type(dtype)
@@ -332,10 +329,10 @@ class Bench:
     def table(self, candidates: Sequence[Candidate], baseline: str | None, measured: bool) -> Sweep:
         """The rows of all graphs, compared with one of them: the first that is not refused if none is named."""
         found = [each for each in candidates if each.plans]
-        sizes = {
-            name: each.plans["seconds"].graph.bound[name] for each in found for name in each.graph.open_sizes
-        }
-        assumed = dict.fromkeys(name for each in found for name in self.bound(each.graph).open_sizes)
+        sizes, assumed = dict[str, int](), dict[str, None]()
+        for each in found:
+            sizes |= {name: each.plans["seconds"].graph.bound[name] for name in each.graph.open_sizes}
+            assumed |= dict.fromkeys(self.bound(each.graph).open_sizes)
         return Sweep(
             rows=tuple(each.row for each in candidates),
             baseline=baseline or found[0].name,

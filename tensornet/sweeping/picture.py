@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BackendError, TensornetError
+from ..errors import TensornetError, library
 from ..files import whole
 
 __all__ = ["COLOURS", "SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
@@ -102,8 +102,7 @@ def _write_out(axis: Any, unit: str | None, values: Sequence[float]) -> None:
 
     A short logarithmic axis, of less than three powers of ten, has labels between these too.
     """
-    from matplotlib import ticker
-
+    ticker = library("matplotlib.ticker")
     if axis.get_scale() == "log":
         is_short = max(values) < 1000 * min(values)
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20))
@@ -158,12 +157,6 @@ def new_figure(inches: tuple[float, float], dots: int) -> Any:
     Raises:
         BackendError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install matplotlib"
-        raise BackendError(f"matplotlib cannot be imported: {error}", fix=fix) from None
-    figure = Figure(figsize=inches, dpi=dots, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = library("matplotlib.figure").Figure(figsize=inches, dpi=dots, layout="constrained")
+    library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     return figure

@@ -18,7 +18,7 @@ from rich.text import Text as Shown
 
 from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
-from ..errors import BackendError, TensornetError, near
+from ..errors import TensornetError, library, near
 
 __all__ = ["COLUMNS", "Row", "Sweep", "plain"]
 
@@ -87,9 +87,9 @@ class Row:
     seconds_low: float | None = None
     seconds_high: float | None = None
     expected_training_seconds: float | None = _cost(
-        "training,\nexpected", "expected time both ways", "s", True
+        "training,\nexpected", "expected training time", "s", True
     )
-    training_seconds: float | None = _cost("training", "time both ways", "s", True)
+    training_seconds: float | None = _cost("training", "training time", "s", True)
     training_seconds_low: float | None = None
     training_seconds_high: float | None = None
     kept: int | None = _cost("kept", "bytes kept for the backward pass", "B")
@@ -120,9 +120,7 @@ class Row:
         return found
 
 
-COLUMNS: dict[str, Column] = {
-    each.name: each.metadata["column"] for each in fields(Row) if "column" in each.metadata
-}
+COLUMNS: dict[str, Column] = {each.name: each.metadata["column"] for each in fields(Row) if each.metadata}
 """The columns that can be shown, compared, and drawn, by name."""
 
 
@@ -290,11 +288,7 @@ class Sweep:
         Raises:
             BackendError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise BackendError(f"pandas cannot be imported: {error}", fix="pip install pandas") from None
-        return pandas.DataFrame(self._records()).set_index("name")
+        return library("pandas").DataFrame(self._records()).set_index("name")
 
     def _records(self) -> list[dict[str, Any]]:
         """The rows as mappings, with their settings and their costs. A setting has another name than a cost."""
@@ -333,9 +327,8 @@ class Sweep:
             if (a := row.value(x)) is not None and (b := row.value(y)) is not None:
                 points.append(Point(a, b, *named))
         if not points:
-            raise TensornetError(
-                f"no row has both '{x}' and '{y}'", fix=f"there are {', '.join(self.columns)}"
-            )
+            fix = f"there are {', '.join(self.columns)}"
+            raise TensornetError(f"no row has both '{x}' and '{y}'", fix=fix)
         costs = {axis: (COLUMNS[name].label, COLUMNS[name].unit) for axis, name in (("x", x), ("y", y))}
         first, *rest = self.settings or ("",)
         groups = f"{first}\n(at the points: {', '.join(rest)})" if rest else ""
