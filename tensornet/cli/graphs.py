@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["count", "draw", "plan", "sweep"]
 
 GRAPH = Path("graph.svg")
-EQUATIONS = "Equations by `;` or new lines, a file of them, `-` for standard input; or a layer or a model."
+EQUATIONS = "Equations, separated by `;` or new lines, a file of them, or `-`; or a layer or a model."
 
 
 def plan(
@@ -36,6 +36,8 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Print the fastest order of an equation, next to the order as written and the order with the fewest FLOPs.
+
+    `-` reads the equations from standard input.
 
     Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000,i=8,j=8,p=8,q=8
     """
