@@ -210,12 +210,13 @@ class BackendError(TensornetError, RuntimeError):
     """A library or a device is missing, or a backend does not support an operation."""
 
 
-def library(name: str, fix: str = "") -> Any:
+def library(name: str, fix: str = "", what: str = "") -> Any:
     """A module of a library that only some calls need.
 
     Args:
         name: the name to import.
         fix: how to install it, if that is not by its own name.
+        what: the subject of the message, if that is not its own name.
 
     Raises:
         BackendError: it is not installed.
@@ -224,5 +225,5 @@ def library(name: str, fix: str = "") -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package, *_ = name.split(".")
-        told = f"{package} cannot be imported: {error}"
+        told = f"{what or package} cannot be imported: {error}"
         raise BackendError(told, fix=fix or f"pip install {package}") from None

@@ -26,8 +26,8 @@ def library(name: str) -> Any:
     """
     top = name.partition(".")[0]
     package, extra = PACKAGES.get(top, top), "dask" if top == "distributed" else "study"
-    fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that a study needs"
-    return errors.library(name, fix)
+    fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
+    return errors.library(name, fix, f"the study needs {package}, which")
 
 
 def toml(path: Path) -> Any:

@@ -113,6 +113,7 @@ def sweep(
     given = to_backend(by_name(inputs, "the inputs", '{"x": array}'), chosen, device=where)
     bench = Bench(chosen, where, kind, threads, clock, seed, rounds, sizes, given)
     found = _candidates(graphs, over, baseline)
+    bench.check_names([each.graph for each in found if each.graph])
     with contextlib.ExitStack() as after:
         if threads is not None:
             import torch
@@ -124,7 +125,6 @@ def sweep(
         refused = [each.refused for each in found if each.refused]
         if len(refused) == len(found):
             raise refused[0]
-        bench.check_names([each.graph for each in found if each.graph])
         for way in ("seconds", "training_seconds") if measure else ():
             bench.measure(way, found)
     return bench.table(found, BASELINE if isinstance(baseline, Graph) else baseline, measure)
@@ -281,11 +281,11 @@ class Bench:
         return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
 
     def check_names(self, graphs: Sequence[Graph]) -> None:
-        """Raises an error for sizes and inputs that no graph has."""
+        """Raises an error for sizes and inputs that no graph has, if there are graphs."""
         sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
         inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
         for what, wanted, known in (("size", self.sizes, sizes), ("input", self.given, inputs)):
-            for name in wanted:
+            for name in wanted if graphs else ():
                 if name not in known:
                     fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
                     raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
