@@ -111,3 +111,42 @@ def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size
     assert one == other
     assert put_in(one, {"h": symbol("w") + shift}) == floored(symbol("w") + first + shift, by)
     assert put_in(one, {"h": size}) == (size + first) // by
+
+
+def test_sizes_of_the_whole_text_make_axes_of_a_block_as_long_as_each_other() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype("float32")
+    cut = "def f(h):\n    y[b,k,g] = h[b,(k,p)] * U[g,p]\n    f[b,k,g] = y + h[b,(k,a)] * V[g,a]\no = f(x)"
+    graph = tn.layer(cut, inputs="x[b,n]", p=2, a=2, n=8, g=3)
+    assert tn.layer(str(graph)) == graph
+    params = tn.init(graph, seed=0)
+    expected = x.reshape(3, 4, 2) @ (params["U"] + params["V"]).T
+    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-5)
+
+    kept = """
+def rate(z):
+    h[b,k] = W[k,d] * z[b,d]
+    r[b,e] = h[b,k] * V[e,k]
+def step(y):
+    y[b,d]: input
+    k1 = rate(y)
+    y2[b,d] = y[b,d] + 0.5 * k1[b,d]
+o = step(x)
+"""
+    graph = tn.layer(kept, inputs="x[b,d]", d=8, e=8, k=4)
+    params = tn.init(graph, seed=0)
+    expected = x + 0.5 * x @ params["W"].T @ params["V"].T
+    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-5, atol=1e-6)
+    one = "def f(y):\n    z[b,e] = y[b,d]*W[e,d]\n    q[b,d] = y[b,d]+z[b,d]\no = f(x)"
+    assert tn.parameter_count(tn.layer(one, inputs="x[b,d]", d=3, e=3)) == 9
+    with pytest.raises(tn.ShapeError, match="axis 'e' is 4, but it is d = 3"):
+        tn.layer(one, inputs="x[b,d]", d=3, e=4)
+
+
+@pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])
+def test_what_is_padded_may_have_its_size_by_name_alone(made: str) -> None:
+    text = f"o[i] = pad({made}, i=(1,1))"
+    assert str(tn.layer(text).named["o"][0][0].size) == "i + 2"
+    assert tn.compile(tn.layer(text, i=5))({}).shape == (7,)
+    for sizes in ({}, {"i": 5}):
+        with pytest.raises(tn.ShapeError, match="axis 'i' is i \\+ 2"):
+            tn.layer(f"{text}\ny[i] = o[i] + x[i]", inputs="x[i]", **sizes)

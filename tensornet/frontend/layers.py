@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
 from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
-from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
+from ..graph.shape_inference import Axis, Dim, Scope, dim_size, index_of, size_names_of
 from ..graph.unify import with_sizes
-from ..language.equation import Calling, Declaration, Equation, renamed_axes, spoken_sizes
+from ..language.equation import (
+    Calling,
+    Declaration,
+    Definition,
+    Equation,
+    Statement,
+    renamed_axes,
+    spoken_sizes,
+)
 from ..language.expression import (
     ELLIPSIS,
     Index,
@@ -275,10 +284,31 @@ def _defined(text: Text, line: Calling) -> Graph:
     )
     key = (line.block, *((name, id(value)) for part in (constants, init) for name, value in part.items()))
     if key not in text.blocks:
-        scope, given = scoped(text.scope, line.scope), (definition.statements, definition.inputs)
-        inside = Text(*given, constants, init, scope=scope, printed=text.printed)
-        text.blocks[key] = _read_in_order(inside)
+        told = {"scope": scoped(text.scope, line.scope), "printed": text.printed}
+        text.blocks[key] = _block(text, definition, {"constants": constants, "init": init, **told})
     return text.blocks[key]
+
+
+def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Graph:
+    """The graph of a block. Sizes of the whole text are its own where its axes are else not as long as each other."""
+    statements, inputs = definition.statements, definition.inputs
+    try:
+        return _read_in_order(Text(statements, inputs, **options))
+    except ShapeError:
+        axes, own = _axes_in(statements), {each.name for each in statements if isinstance(each, Declaration)}
+        sizes = {name: size for name, size in text.given.items() if name in axes - own}
+        if not sizes:
+            raise
+        lines = (Declaration(name, "size", size=size) for name, size in sizes.items())
+        return _read_in_order(Text((*lines, *statements), inputs, **options))
+
+
+def _axes_in(statements: Sequence[Statement]) -> set[str]:
+    """The axes of the equations in a block, and in the blocks that it calls."""
+    blocks = {each.name: each.statements for each in statements if isinstance(each, Definition)}
+    called = (blocks[each.block] for each in statements if isinstance(each, Calling))
+    own = (each.axes for each in statements if isinstance(each, Equation))
+    return set().union(*own, *map(_axes_in, called))
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
@@ -470,6 +500,11 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
     mentioned = _mentioned(text, calls)
     for name, size in text.given.items():
         if name not in mentioned and size != symbol(name):  # else it names a size of the layer's caller
+            merged = [axis.size for axis in _axes_of(calls) if axis.name == name]
+            for each in merged:  # a block has the axis, as long as another
+                text.unifier.unify(size, each, name, None)
+            if merged:
+                continue
             unused = "is no axis here" if text.body else "no input and no layer of the model uses"
             fix = _axes_told(text, name, mentioned)
             raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
@@ -479,6 +514,14 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
             raise EquationError(
                 f"the constant '{name}' has no value", fix=f'pass constants={{"{name}": array}}'
             )
+
+
+def _axes_of(calls: Iterable[Apply]) -> Iterator[Axis]:
+    """The axes of the tensors in the blocks that are called."""
+    for call in calls:
+        for part in call.graph.parts():
+            for dims in part.named.values():
+                yield from itertools.chain.from_iterable(dims)
 
 
 def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:

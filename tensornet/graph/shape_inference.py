@@ -247,11 +247,11 @@ class _Walk:
                 moved = option_axes(part) if row.resized is not None else ()
                 inside = self._enter(id(part), arguments, (*row.leaves_out(axes), *moved), scope)
                 for name, values in part.options:
-                    if name in moved and name in inside.sizes and row.resized is not None:
+                    if name in moved and name in inside.sizes.keys() | inside.assumed.keys() and row.resized is not None:
                         amounts = [scalar_size(value, inside) for value in values]
                         if is_inside(part):
-                            self._check_slice(part, name, inside.sizes[name], amounts)
-                        self._tell(scope, name, row.resized(inside.sizes[name], *amounts), part)
+                            self._check_slice(part, name, inside[name], amounts)
+                        self._tell(scope, name, row.resized(inside[name], *amounts), part)
                 for axis in row.makes(axes):
                     self._assume(scope, axis)
 
