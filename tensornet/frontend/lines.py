@@ -3,7 +3,7 @@ a tensor that no line defines gets the axes of its first use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -481,7 +481,7 @@ def _declare_leaves(text: Text, line: Equation) -> None:
     calls = (part for part in line.parts if isinstance(part, Call) and remade_axes(part))
     resized = new & {ref.name for call in calls for ref in references(call)}
     for names in filter(None, (resized, new - resized)):
-        for ref, scope in _placed(text, line.right, _sizes_met(text, line.right)):
+        for ref, scope in _unknown(text, line.right):
             if ref.name in names and text.known[ref.name].dims is None:
                 _declare(text, ref, scope)
 
@@ -498,26 +498,14 @@ def _declare(text: Text, ref: Ref, scope: Scope) -> None:
 
 
 @told_in("sizes")
-def _sizes_met(text: Text, expression: Expression) -> Scope:
-    """The sizes of the axes in an expression; a given size holds even if a window could be longer."""
-    unifier = text.unifier
-    return scope_of(
-        expression, text.dims(expression), unifier.unify, unifier.bound, text.held(expression), []
-    )
-
-
-def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
-    """Every tensor that is read, with the sizes around it. Inside a function that resizes an axis (concat, pad) or
-    reduces it (mean), the argument gives the size of that axis; in a concatenation, each operand has its own."""
-    if isinstance(expression, Ref):
-        yield expression, scope
-    joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
-    inner = scope.inside(expression)
-    for number, part in enumerate(parts_of(expression)):
-        if joined and isinstance(expression, Call):
-            (axis,) = expression.axes
-            inner = scope.inside(expression, number)
-            if number and inner[axis] == symbol(axis):
-                own = symbol(fresh(f"{axis}_{number + 1}", text.axes))
-                inner = replace(inner, sizes={**inner.sizes, axis: own})
-        yield from _placed(text, part, inner)
+def _unknown(text: Text, expression: Expression) -> list[tuple[Ref, Scope]]:
+    """The reads of tensors without dimensions, each with the sizes around it. A given size holds even if a window could
+    be longer, and each operand of a concatenation has a size of its own along its axis."""
+    unifier, told = text.unifier, text.held(expression)
+    found = scope_of(expression, text.dims(expression), unifier.unify, unifier.bound, told, [])
+    for key, scope in found.parts.items():
+        if isinstance(key, tuple) and key[1]:
+            (axis,) = scope.own
+            if scope[axis] == symbol(axis):
+                scope.sizes[axis] = symbol(fresh(f"{axis}_{key[1] + 1}", text.axes))
+    return found.unknown

@@ -141,6 +141,7 @@ class Scope:
         fitting: how long the axes of windows may be.
         windows, composites: reads that are compared with their dimensions when the scope is left.
         parts: the scopes of all parts that bind or resize axes.
+        unknown: the reads of tensors whose dimensions are not known, each with the scope around it.
     """
 
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -152,6 +153,7 @@ class Scope:
     windows: list[_Window] = field(default_factory=list)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     parts: dict[Binder, Scope] = field(default_factory=dict)
+    unknown: list[tuple[Ref, Scope]] = field(default_factory=list)
 
     def of(self, axis: str) -> Scope:
         """The scope that binds an axis."""
@@ -258,7 +260,9 @@ class _Walk:
 
     def _enter(self, key: Binder, parts: Iterable[Expression], axes: Collection[str], around: Scope) -> Scope:
         """The scope of some parts, in which some axes are bound."""
-        scope = Scope(own=axes, around=around, parts=around.parts) if axes else around
+        scope = around
+        if axes:
+            scope = Scope(own=axes, around=around, parts=around.parts, unknown=around.unknown)
         for part in parts:
             self.visit(part, scope)
         if axes:
@@ -271,7 +275,9 @@ class _Walk:
 
     def _ref(self, ref: Ref, scope: Scope) -> None:
         known = self.dims.get(ref.name)
-        if known is not None and len(known) != len(ref.index):
+        if known is None:
+            scope.unknown.append((ref, scope))
+        elif len(known) != len(ref.index):
             raise ShapeError(
                 f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
                 ref.place,
