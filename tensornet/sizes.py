@@ -553,7 +553,7 @@ def written(size: Any, atom: Callable[[Any], str]) -> str:
         return atom(factor[0]) + (f"**{factor[1]}" if factor[1] != 1 else "")
 
     texts = list[str]()
-    for term in terms_of(size):
+    for term in _as_written(size) if atom is str else terms_of(size):
         above, below = ([*map(shown, part)] for part in factors_of(*term))
         sign = "-" if above[0] == "-1" and len(above) > 1 else ""
         over = f"/{below[0]}" if len(below) == 1 else f"/({'*'.join(below)})" if below else ""
@@ -586,6 +586,35 @@ def to_sympy(size: Any) -> Expr:
             for each, by in terms_of(size)
         )
     )
+
+
+def _as_written(size: Any) -> Iterable[tuple[Any, Number]]:
+    """Terms as a person writes them. Whole terms move into roundings, `floor(n/2 - u/2)` for `floor(n/2 + u/2) - u`,
+    and `ceiling`, `Max` and `Min` are written by name."""
+    found: dict[Any, Number] = dict(terms_of(size))
+    for monomial, by in terms_of(size):
+        atom = monomial[0][0] if monomial and by in (1, -1) else ""
+        if isinstance(atom, str) or len(monomial) > 1 or monomial[0][1] != 1 or not _is_polynomial(atom.size):
+            continue
+        if atom.kind == "floor":
+            whole = (each for each, _ in atom.size.terms if each and _is_whole(each))
+            taken = {each: a for each in whole if (a := found.get(each, 0)) * by < 0 and a.denominator == 1}
+            inside = atom.size + by * _made(taken)
+            text = f"floor({inside})" if by == 1 else f"ceiling({-inside})"
+        else:
+            taken = {each: -by * a for each, a in atom.size.terms if found.get(each, 0) == -by * a}
+            other = _made(taken)
+            text = f"{'Max' if by == 1 else 'Min'}({other}, {other + by * atom.size})"
+        if taken:
+            found = {each: a for each, a in found.items() if each not in taken}
+            found = {((text, 1),) if each == monomial else each: a for each, a in found.items()}
+            found[((text, 1),)] = 1
+    return found.items()
+
+
+def _is_polynomial(size: Size) -> bool:
+    """Whether all atoms of the size are names."""
+    return all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
 
 
 # ---------------------------------------------------------------------------- as text that is read, and as source

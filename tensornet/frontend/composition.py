@@ -7,12 +7,12 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import EquationError, checked_call
 from ..graph.graph import Graph
-from ..graph.leaves import scoped
+from ..graph.leaves import called_last, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, size_names_of
 from ..language.equation import Calling
 from ..language.expression import ELLIPSIS, Taken
@@ -163,7 +163,11 @@ class Trace:
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
         """The finished graph, without calls whose results are not used."""
-        return eliminate_dead_code(gathered(self.text, outputs))
+        whole = eliminate_dead_code(gathered(self.text, outputs))
+        declared = {leaf.name for call in whole.calls for leaf in call.leaves()}
+        ordered = called_last((leaf for leaf in whole.leaves if leaf.name not in declared), whole.calls)
+        known = {leaf.name: leaf for leaf in whole.leaves}
+        return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))
 
 
 # ---------------------------------------------------------------------------- losses

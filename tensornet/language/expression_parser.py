@@ -48,9 +48,11 @@ _ESCAPE = re.compile(r"\\(?!\s*$)")
 Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
 
 _SLIPS = (
-    (re.compile(r"\d[^\W\d]"), "write a product with *, as in 2*p"),
+    (re.compile(r"\b(if|else)\b"), "a choice is where(condition, a, b)"),
+    (re.compile(r"\d *[^\W\d]"), "write a product with *, as in 2*p"),
     (re.compile(r"[\[(](\w+,)*\w+ \w"), "separate axes by commas, as in x[b,i]"),
     (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),
+    (re.compile(r"^\s+[^\w\s]"), "put what goes on in the next line in parentheses"),
 )
 """What to write for text that Python cannot read, by what stands in the line."""
 
@@ -85,7 +87,7 @@ class Parsed:
             words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word != "def"]
             slips = [f"{told}; " for pattern, told in _SLIPS if pattern.search(line)]
             fix = "".join(slips[:1]) + fix
-            if words:
+            if words and not slips:
                 fix = f"'{words[0]}' is a word of Python: choose another name; {fix}"
             raise EquationError(
                 f"syntax error: {message.rstrip('.')}", Place(line, number, column), fix

@@ -482,6 +482,7 @@ def _axis(results: Iterable[Ref], operands: Iterable[Ref], place: Place) -> str:
         fix = (
             "call it without brackets, `y = block(x)`, or read one axis at another position, as in h[b,t-1,p]"
         )
+        fix = "write the block's equations in the text, which may step along several axes" if axes else fix
         found = f"several axes, {', '.join(axes)}" if axes else "none"
         raise EquationError(
             f"a block call with brackets needs one axis to step along, and has {found}", place, fix
