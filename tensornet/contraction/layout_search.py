@@ -97,10 +97,13 @@ class Search:
         problem, found, kept = self.problem, dict[Layout, tuple[float, Any]](), self.axes_of(subset)
         weight, readers = self.weight(subset), self._readers(subset, kept)
         wanted, enough = (None, self.forms) if subset != self.everything else (problem.wanted, 1)
+        is_copied = weight == 1.0 and not kept <= problem.kept  # elementwise products take any layout
+        farthest = self.pricing.copied_at_most(kept) if is_copied and enough > 1 else math.inf
+        spread = farthest if enough > 1 else 0.0
         for lowest, before, kernel, (a, made_a), (b, made_b) in self._pairs(halves, known):
             if lowest > bound:
                 break
-            changed, limits = False, (kernel, (bound - before) / weight, enough == 1)
+            changed, limits = False, (kernel, (bound - before) / weight, spread)
             for form, (own, fields) in self.pricing.priced(a, b, kept, wanted, readers, limits).items():
                 seconds = before + weight * own
                 if seconds < found[form][0] if form in found else seconds <= bound:
@@ -108,12 +111,10 @@ class Search:
                     changed = True
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
-                bound = min([bound, *times[enough - 1 : enough]])
+                bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
         return {
             form: (seconds, self._made(one, other, Strategy(*fields), subset))
-            for form, (seconds, (one, other, fields)) in sorted(found.items(), key=lambda each: each[1][0])[
-                : self.forms
-            ]
+            for form, (seconds, (one, other, fields)) in self._pruned(found, is_copied)
         }
 
     def _pairs(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]) -> list[Any]:
@@ -188,6 +189,21 @@ class Search:
             last, waiting = waiting & -waiting, waiting & (waiting - 1)
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
+
+    def _pruned(
+        self, forms: Mapping[Layout, tuple[float, Any]], is_copied: bool
+    ) -> list[tuple[Layout, tuple[float, Any]]]:
+        """The fastest forms. If readers may copy them, without those slower than the fastest form and a copy of it."""
+        ranked = sorted(forms.items(), key=lambda each: each[1][0])
+        if is_copied and len(ranked) > 1:
+            least, layout = min((seconds, layout) for layout, (seconds, _) in ranked)
+            near = least + self.problem.profile.launch + self.problem.profile.view  # any copy takes more
+            ranked = [
+                each
+                for each in ranked
+                if each[1][0] <= near or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
+            ]
+        return ranked[: self.forms]
 
     def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
         """The seconds and the order of the fastest forms along a tree. In a pair, the lowest operand's tensor is first.

@@ -91,7 +91,7 @@ def as_written(problem: Problem) -> Order:
 def proposals(search: Search) -> Iterable[Tree]:
     """Trees worth pricing, without duplicates."""
     problem, count = search.problem, len(search.problem.layouts)
-    found: list[Tree | None] = [_swept(search)]
+    found: list[Tree | None] = [_swept(search), *([_invariant_first(problem)] if search.invariant else [])]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
         found += [_tree(problem, greedy), _tree(problem, opt_einsum.paths.get_path_fn("auto"))]
     if count <= MANY:
@@ -138,6 +138,13 @@ def _swept(search: Search) -> Tree:
         tree.append((last, chosen))
         done, waiting, last = done | 1 << chosen, waiting & ~(1 << chosen), count + len(tree) - 1
     return tuple(tree)
+
+
+def _invariant_first(problem: Problem) -> Tree:
+    """The tree that contracts all invariant operands first, and the result with the others."""
+    count = len(problem.layouts)
+    order = sorted(range(count), key=lambda number: number not in problem.invariant)
+    return tuple((order[0] if not at else count + at - 1, number) for at, number in enumerate(order[1:]))
 
 
 def _programmed(search: Search, least: float = math.inf) -> Tree | None:

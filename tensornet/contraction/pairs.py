@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
 from ..device.cost_model import HELD, DeviceProfile
-from ..device.memory_access import MOST, memory_access
+from ..device.memory_access import MOST, MemoryAccess, memory_access
 
 __all__ = [
     "Choose",
@@ -50,9 +50,9 @@ Way: TypeAlias = "tuple[float, _Fields]"
 """The seconds of a strategy, and its other fields. Few priced ways become a `Strategy`."""
 
 
-Limits: TypeAlias = "tuple[float, float, bool]"
+Limits: TypeAlias = "tuple[float, float, float]"
 """A lower bound of the seconds of a pair's kernel, see `Pricing.bounds`; the most seconds that the pair may take;
-and whether only the fastest layout of its result counts."""
+and how many seconds slower than the fastest layout of its result another one may be."""
 
 
 @document()
@@ -270,6 +270,13 @@ class Pricing:
             views += len(outer & self.long) > 1 or len(summed) > 1 or len(batch) > 1
         return kernel + self.profile.view * views, kernel
 
+    def copied_at_most(self, axes: frozenset[str]) -> float:
+        """An upper bound of the seconds to copy a tensor into another layout."""
+        elements = self.extent(axes)
+        size = self.itemsize * elements
+        worst = MemoryAccess(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
+        return self.profile.access_seconds(worst) + self.profile.view
+
     # ---- products of elements
 
     def _elementwise(
@@ -329,7 +336,7 @@ class Pricing:
         limits: Limits,
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
-        best, (kernel, bound, is_last) = dict[Layout, Way](), limits
+        best, (kernel, bound, spread) = dict[Layout, Way](), limits
         profile, view = self.profile, self.profile.view
         for together, rows, columns, inner in self._groups(a, b, batch, summed, wanted):
             many, m, n, k = map(self.extent, (together, rows, columns, inner))
@@ -358,7 +365,7 @@ class Pricing:
                 if seconds <= limit - later:
                     result = tuple(filter(None, (lead, *outer)))
                     best[lying] = (total, ("matmul", swapped, together, rows, columns, inner, result))
-                    bound = min(bound, total * SOONER) if is_last else bound
+                    bound = min(bound, (total + spread) * SOONER)
         return best
 
     def _groups(
