@@ -236,8 +236,8 @@ def _nowhere(equation: Equation, kept: Collection[str], axis: str) -> EquationEr
     known = free_axes(equation.right)
     others = [name for name in known if name not in kept] or list(known)
     fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
-    if axis != ELLIPSIS:
-        fix += f"; to copy a value along '{axis}', write repeat[{axis}](…); where it is, index({axis})"
+    fix += f"; to copy a value along '{axis}', write repeat[{axis}](…)" if axis != ELLIPSIS else ""
+    fix += "" if known else f", and for its positions index({axis})"
     return EquationError(
         f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
     )
