@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -86,6 +87,7 @@ class Text:
         items: the equations that were read, with the sizes in each, and the calls.
         remade: the axes that functions in these equations resize.
         told: the leaves that come from calls.
+        waiting: equations that cut parts from foreseen tensors, kept until these are defined.
         openings: the axes of each initial value of a recurrence, and the tensor that holds it.
     """
 
@@ -107,6 +109,7 @@ class Text:
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
         self.told: set[str] = set()
+        self.waiting = defaultdict[str, list[Equation]](list)
         self.openings: dict[str, tuple[tuple[str, ...], Ref]] = {}
         self.values = constants, init
         self.strict = frozenset(given)
@@ -203,6 +206,7 @@ class Text:
     def keep(self, line: Equation, scope: Scope) -> None:
         """Adds an equation, and enters the tensor that it defines."""
         self.items.append((line, scope))
+        self.remade |= remade_in(line.right)
         dims = result_dims(line, scope)
         foreseen = self.known.get(line.name)
         if foreseen is not None and foreseen.dims is not None:
@@ -210,6 +214,8 @@ class Text:
                 for one, other in zip(ours, theirs, strict=True):
                     self.unifier.unify(one.size, other.size, one.name, Ref(line.name, line.left, line.place))
         self.known[line.name] = Known("result", dims)
+        for part in self.waiting.pop(line.name, ()):
+            self.keep(part, self.sizes_around(part.right))
 
     @told_in("sizes")
     def sizes_around(self, expression: Expression) -> Scope:

@@ -49,7 +49,7 @@ from ..language.expression import (
     transform,
 )
 from ..language.recurrences import with_entries
-from ..ops.structure import INDEX, INSIDE, PAD, amounts_in
+from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
 from .context import Known, Text, axes_told, axes_windowed, dims_read, remade_in
@@ -66,7 +66,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
     if any(isinstance(entry, Span) for ref in line.references for entry in ref.index):
         line = _with_lead(text, line)
-        line = replace(line, right=rewrite(line.right, partial(_cut_before, text, defined)))
+        line = replace(line, right=rewrite(line.right, partial(_every, text, defined)))
     line = _resolved(text, line)
     _check_order(text, line, defined)
     found = _opened(text, line) if isinstance(line, Opening) else line
@@ -81,7 +81,6 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     line = einstein(line, text.guessed)
     check_numbers(line.right)
     _check_positions(text, line)
-    text.remade |= remade_in(line.right)
     line = _whole(text, line)
     scope = text.sizes_around(line.right)
     _check_given(text, line)
@@ -234,23 +233,31 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
 
 @told_in("sizes")
 def _whole(text: Text, line: Equation) -> Equation:
-    """The line with each window that reaches from end to end, cropped where its axis is shorter."""
+    """The line with windows that reach from end to end; for a shorter one, a line of its own cuts the tensor."""
+    dims = text.dims(line.right)
     shorter: list[Shorter] = []
-    dims, told = text.dims(line.right), text.held(line.right)
+    told = text.held(line.right)
     scope_of(line.right, dims, text.unifier.unify, text.unifier.bound, told, shorter, solves=False)
     if not shorter:
         return line
-    ref, axis, left = shorter[0]
-    cut = Call(PAD.name, (ref,), (), ((axis, (ZERO, Literal(-left))),), ref.place)
-    return _whole(text, replace(line, right=put(line.right, ref, cut)))
+    first = shorter[0]
+    name = _unused(text, first.ref, "cut")
+    cut, instead = _cut_to_window(first, dims[first.ref.name] or (), name)
+    if text.known[first.ref.name].kind == "foreseen":
+        text.foresee(cut)
+        text.waiting[first.ref.name].append(cut)
+    else:
+        text.keep(cut, text.sizes_around(cut.right))
+    return _whole(text, replace(line, right=put(line.right, first.ref, instead)))
 
 
 @told_in("sizes")
 def _check_given(text: Text, line: Equation) -> None:
     """Makes a size that the user gave hold wherever the axis is named, unless concat or pad resizes it."""
+    remade = text.remade | remade_in(line.right)
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
-            if isinstance(entry, str) and entry in text.strict and entry not in text.remade:
+            if isinstance(entry, str) and entry in text.strict and entry not in remade:
                 text.unifier.unify(symbol(entry), dim_size(dim), entry, ref)
 
 
@@ -270,26 +277,44 @@ def _check_summed(text: Text, line: Equation, scope: Scope) -> None:
 # ---------------------------------------------------------------------------- slices
 
 
-def _cut_before(text: Text, defined: set[str], part: Expression) -> Expression:
-    """A read with a slice that has a step, where that has an end or starts from the end: of a tensor that a line of its
-    own cuts there."""
-    for at, span in enumerate(part.index if isinstance(part, Ref) else ()):
-        if isinstance(span, Span) and span.step > 1 and (span.stop or _is_negative(span.start or ZERO)):
-            assert isinstance(part, Ref)
-            _axis_of_slice(text.dims(part), part, at, span)
-            whole = index_of(text.known[part.name].dims or ())
-            cut = replace(part, index=with_entries(whole, at, Span(span.start, span.stop, 1, span.place)))
-            read_by = (
-                line.operands if isinstance(line, Calling) else [ref.name for ref in line.references]
-                for line in text.body
-            )
-            taken = {*text.known, *text.axes, *defined}.union(*read_by)
-            name = fresh(f"{part.name.replace('.', '_')}_cut", taken)
-            read(text, Equation(name, whole, cut, part.place), defined)
-            part = Ref(
-                name, with_entries(part.index, at, Span(None, None, span.step, span.place)), part.place
-            )
+def _every(text: Text, defined: set[str], part: Expression) -> Expression:
+    """A read with a slice that has a step, as a slice of a tensor with these positions, which gets lines of its own.
+
+    `x[b,1::2]` is `x_every[b,:]`, with `x_every[b,i] = x[b,2*i+1]`; an end, or a start from the end, is cut off before.
+    """
+    if not isinstance(part, Ref):
+        return part
+    for at, span in enumerate(part.index):
+        if isinstance(span, Span) and span.step > 1:
+            axis = _axis_of_slice(text.dims(part), part, at, span)
+            own, first = index_of(text.known[part.name].dims or ()), span.start or ZERO
+            if span.stop is not None or _is_negative(first):
+                cut = with_entries(own, at, Span(span.start, span.stop, 1, span.place))
+                part, first = _held(text, "cut", part, own, cut, defined), ZERO
+            new = fresh("i", {*text.axes, *text.known, *axes_of_index(own)})
+            positions = product_of([Literal(span.step), Ref(new, (), span.place)])
+            read_at = with_entries(own, at, positions if first == ZERO else sum_of([positions, first]))
+            part = _held(text, "every", part, with_entries(own, at, new), read_at, defined)
+            dims = (held := text.known[part.name]).dims or ()
+            held.dims = with_entries(dims, at, (replace(dims[at][0], name=axis),))
+            part = replace(part, index=with_entries(part.index, at, Span(place=span.place)))
     return part
+
+
+def _held(
+    text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: tuple[Any, ...], defined: set[str]
+) -> Ref:
+    """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
+    name = _unused(text, ref, ending, defined)
+    read(text, Equation(name, left, replace(ref, index=index), ref.place), defined)
+    return replace(ref, name=name)
+
+
+def _unused(text: Text, ref: Ref, ending: str, defined: Collection[str] = ()) -> str:
+    """A name for a part of a tensor, which no line has."""
+    read = {each.name for line in text.lines for each in line.references}
+    given = {name for call in text.body if isinstance(call, Calling) for name in call.operands}
+    return fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined, *read, *given})
 
 
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:
@@ -310,7 +335,7 @@ def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span:
 def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expression:
     """A read with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
-    The axis is that of the tensor's definition. A slice with a step is a window, `pad(x[b,2*index(t)], t=(0,0))`.
+    The axis is that of the tensor's definition.
 
     Args:
         dims: the known dimensions of the tensors.
@@ -321,26 +346,22 @@ def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expres
     index, amounts = list(changed.index), dict[str, tuple[Expression, ...]]()
     for at, entry in enumerate(changed.index):
         if isinstance(entry, Span):
-            axis = _axis_of_slice(dims, changed, at, entry)
-            size = size_expression(dim_size(dims[changed.name][at]))
-            index[at], amounts[axis] = _read_and_amounts(entry, axis, size)
+            index[at] = axis = _axis_of_slice(dims, changed, at, entry)
+            amounts[axis] = _amounts(entry, size_expression(dim_size(dims[changed.name][at])))
     cut = Call(PAD.name, (replace(changed, index=tuple(index)),), (), (*amounts.items(),), changed.place)
     sure = INSIDE in amounts or all(isinstance(each, Literal) for _, each in amounts_in(cut))
     return cut if sure else replace(cut, options=(*cut.options, (INSIDE, (Literal(1),))))
 
 
-def _read_and_amounts(span: Span, axis: str, size: Expression) -> tuple[Index, tuple[Expression, Expression]]:
-    """The positions that a slice reads, and the padding before and after them: 0, or negative for a crop."""
+def _amounts(span: Span, size: Expression) -> tuple[Expression, Expression]:
+    """The padding before and after, as `pad` takes it: 0, or negative for a crop."""
     start, stop = span.start or ZERO, span.stop or ZERO
-    if span.step > 1:
-        terms = [product_of([Literal(span.step), Call(INDEX.name, (), (axis,))]), start]
-        return sum_of(terms[:1] if start == ZERO else terms), (ZERO, ZERO)  # type: ignore[return-value]
     if _is_negative(start):
         start = sum_of([size, start])
     before = ZERO if start == ZERO else _negated(start)
     if span.stop is None or _is_negative(stop):
-        return axis, (before, stop)
-    return axis, (before, sum_of([stop, _negated(size)]))
+        return before, stop
+    return before, sum_of([stop, _negated(size)])
 
 
 def _negated(expression: Expression) -> Expression:
@@ -394,6 +415,25 @@ def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
         found = (first, *rest, *numbers)
         return entry if rank(moving[0]) == rank(first) else replace(entry, arguments=found)
     return entry
+
+
+def _cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[Equation, Ref]:
+    """An equation that crops a tensor to the part that a window reads, and the window over all of that part.
+
+    Args:
+        shorter: the window.
+        dims: the dimensions of the tensor.
+        name: the name of that part.
+    """
+    ref, position = shorter.ref, shorter.position
+    index: list[Any] = list(index_of(dims))
+    index[position] = axis = fresh("i", {axis.name for dim in dims for axis in dim})
+    amounts = (Literal(-shorter.left), ZERO) if shorter.back else (ZERO, Literal(-shorter.left))
+    cut = Call(PAD.name, (Ref(ref.name, tuple(index), ref.place),), (), ((axis, amounts),), ref.place)
+    entries = list(ref.index)
+    if shorter.back:
+        entries[position] = sum_of([entries[position], Literal(-shorter.left)])  # type: ignore[list-item, assignment]
+    return Equation(name, tuple(index), cut, ref.place), Ref(name, tuple(entries), ref.place)
 
 
 # ---------------------------------------------------------------------------- integers

@@ -99,6 +99,7 @@ class _Window:
     """A dimension that is read at affine positions, and its size."""
 
     ref: Ref
+    position: int
     positions: Affine
     size: Any
 
@@ -120,8 +121,23 @@ class _Fit:
     room: Any
 
 
-Shorter: TypeAlias = "tuple[Ref, str, int]"
-"""A window that does not cover its dimension: the read, its axis, and how many more positions of this axis fit."""
+@dataclass(frozen=True)
+class Shorter:
+    """A window that does not cover its dimension from end to end.
+
+    Attributes:
+        ref: the tensor, as it is read.
+        position: the dimension.
+        size: the size of the dimension.
+        left: the number of positions that are not read.
+        back: whether these are the first positions.
+    """
+
+    ref: Ref
+    position: int
+    size: int
+    left: int
+    back: bool
 
 
 Binder: TypeAlias = "int | tuple[int, int]"
@@ -305,7 +321,7 @@ class _Walk:
                     self.visit(entry, scope)
                     window = affine(entry)
                     if dim is not None and window is not None:
-                        scope.windows.append(_Window(ref, window, dim_size(dim)))
+                        scope.windows.append(_Window(ref, position, window, dim_size(dim)))
                 case int() if dim is not None:
                     size = evaluate(dim_size(dim), self.bound)
                     if isinstance(size, int) and not -size <= entry < size:
@@ -421,7 +437,8 @@ class _Walk:
         elif self.shorter is None:
             self._tell(scope, axis, fit.size, ref)
         else:
-            self.shorter.append((ref, axis, fits - told))
+            size, room, step = map(self._value, (window.size, fit.room, fit.step))
+            self.shorter.append(Shorter(ref, window.position, size, room - abs(step) * (told - 1), step < 0))
 
     def _value(self, size: Any) -> Any:
         return evaluate(size, self.bound)
