@@ -150,3 +150,39 @@ def test_what_is_padded_may_have_its_size_by_name_alone(made: str) -> None:
     for sizes in ({}, {"i": 5}):
         with pytest.raises(tn.ShapeError, match="axis 'i' is i \\+ 2"):
             tn.layer(f"{text}\ny[i] = o[i] + x[i]", inputs="x[i]", **sizes)
+
+
+IN = "x[i]: input\ndef f(x):\n    x[i]: input\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "times"),
+    [
+        (IN + "    y[i] = x[i] * w\ny = f(x, scope='a')", {"w": 3}, 3),
+        ("w: 3\n" + IN + "    y[i] = x[i] * w\nz = f(x, scope='a')\ny[i] = z[i] * w", {}, 9),
+        (IN + "    w: 3\n    y[i] = x[i] * w\ny = f(x, scope='a')", {}, 3),
+        (IN + "    w: 3\n    y[i] = x[i] * w\nz = f(x, scope='a')\ny[i] = z[i] * w", {"w": 5}, 15),
+        (
+            IN
+            + "    w: 3\n    y[i] = x[i] * w\ndef g(x):\n    x[i]: input\n    w: 4\n    y[i] = x[i] / w\n"
+            + "z = f(x, scope='a')\ny = g(z)",
+            {},
+            0.75,
+        ),
+        (IN + "    m[k] = repeat[k](x[0])\n    y[i] = x[i] * sum[k](m[k])\ny = f(x)", {"k": 4}, 4),
+        (
+            IN
+            + "    z[i,j] = pad(x[i-j+w-1] * 1, i=(0, w-1))\n    y[i] = z[i,0] + 0 * sum[j](z[i,j])\ny = f(x)",
+            {"w": 1, "j": 1, "i": 5},
+            1,
+        ),
+    ],
+)
+def test_numbers_and_made_axes_of_a_block_are_its_own_or_those_of_the_text(
+    text: str, sizes: dict[str, int], times: float
+) -> None:
+    graph = tn.layer(text, **sizes)
+    assert not graph.parameters
+    np.testing.assert_allclose(tn.compile(graph)({}, np.ones(5)), np.full(5, float(times)))
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph

@@ -220,6 +220,7 @@ def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
     """Whether a block has the sizes of its caller already, as in a text that was printed."""
     bound = text.unifier.bound
     spoken = size_names_of(dim for leaf in block.leaves for dim in leaf.dims)
+    spoken.update(*map(spoken_sizes, block.own))
     return all(bound.get(name) == size for name, size in block.sizes if name in spoken) and all(
         dims is not None
         and len(leaf.dims) == len(dims)
@@ -290,25 +291,44 @@ def _defined(text: Text, line: Calling) -> Graph:
 
 
 def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Graph:
-    """The graph of a block. Sizes of the whole text are its own where its axes are else not as long as each other."""
+    """The graph of a block. It takes the sizes of the whole text for names that no tensor sizes, and for all names where
+    its axes are else not as long as each other."""
     statements, inputs = definition.statements, definition.inputs
-    try:
-        return _read_in_order(Text(statements, inputs, **options))
-    except ShapeError:
-        axes, own = _axes_in(statements), {each.name for each in statements if isinstance(each, Declaration)}
-        sizes = {name: size for name, size in text.given.items() if name in axes - own}
-        if not sizes:
-            raise
-        lines = (Declaration(name, "size", size=size) for name, size in sizes.items())
+    names, sized = _size_names(statements), _axes_of_leaves(statements)
+
+    def read_with(names: set[str]) -> Graph:
+        sizes = ((name, size) for name, size in text.given.items() if name in names and size != symbol(name))
+        lines = (Declaration(name, "size", size=size) for name, size in sizes)
         return _read_in_order(Text((*lines, *statements), inputs, **options))
 
+    try:
+        return read_with(names - sized)
+    except ShapeError:
+        if not names & sized & text.given.keys():
+            raise
+        return read_with(names)
 
-def _axes_in(statements: Sequence[Statement]) -> set[str]:
-    """The axes of the equations in a block, and in the blocks that it calls."""
+
+def _size_names(statements: Sequence[Statement]) -> set[str]:
+    """The names that may be sizes of a block or of blocks that it calls, and that none of its lines gives."""
     blocks = {each.name: each.statements for each in statements if isinstance(each, Definition)}
-    called = (blocks[each.block] for each in statements if isinstance(each, Calling))
-    own = (each.axes for each in statements if isinstance(each, Equation))
-    return set().union(*own, *map(_axes_in, called))
+    found = set().union(
+        *(_size_names(blocks[each.block]) for each in statements if isinstance(each, Calling))
+    )
+    for each in statements:
+        if isinstance(each, Equation):
+            found |= {*each.axes, *occurring(each.right), *(ref.name for ref in each.references)}
+    given = (
+        each.defines or (each.name,) for each in statements if not isinstance(each, Definition | Calling)
+    )
+    return found.difference(*given)
+
+
+def _axes_of_leaves(statements: Sequence[Statement]) -> set[str]:
+    """The axes along which a block reads tensors that it does not define."""
+    defined = {name for each in statements for name in each.defines}
+    refs = (ref for each in statements if isinstance(each, Equation) for ref in each.references)
+    return set().union(*(axes_of_index(ref.index) for ref in refs if ref.name not in defined))
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
