@@ -85,11 +85,11 @@ def compress(
         )
         own = tuple(method) if method else None
         found = make(**budgets, method=own)
+        found.save(target)
         kind = found.allocation.budget.kind
         timed = functools.partial(relative_time, network, sizes_of(size, tn.compress))
         again: Callable[..., Compressed] = lambda to, how: make(**{kind: to}, method=how or own)  # noqa: E731
         rows = [*compared(again, found, compare, bool(report), timed)]
-    found.save(target)
     told = {"file": str(target), **json.loads(found.allocation.to_json())}
     if compare:
         told["compared"] = [dict(zip(HEADS, each.cells, strict=True)) for each in rows]

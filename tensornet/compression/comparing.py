@@ -17,7 +17,7 @@ from ..codegen.program import planned
 from ..display import table
 from ..errors import TensornetError
 from ..files import whole
-from ..protocol import load_backend
+from ..protocol import backend_of
 from .allocating import UNITS, Allocation
 from .compressed import Compressed, networks
 from .compressing import bound
@@ -82,7 +82,7 @@ def relative_time(network: Sequence[Any], sizes: Mapping[str, int], made: Compre
     if len(network) == 1:
         found: float | None = networks(*network).relative_time(*network, made.model)
         return found
-    backend, graphs = load_backend("torch"), (made.model, bound(*network))
+    backend, graphs = backend_of(next(iter(network[1].values()))), (made.model, bound(*network))
     after, before = (planned(each, sizes, backend, backend.device(), "float32").seconds for each in graphs)
     return after / before
 

@@ -291,7 +291,7 @@ def _defined(text: Text, line: Calling) -> Graph:
 
 
 def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Graph:
-    """The graph of a block. It takes the sizes of the whole text for names that no tensor sizes, and for all names where
+    """The graph of a block. Sizes of the whole text are its own for names that no tensor sizes, and for all names where
     its axes are else not as long as each other."""
     statements, inputs = definition.statements, definition.inputs
     names, sized = _size_names(statements), _axes_of_leaves(statements)

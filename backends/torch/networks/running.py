@@ -77,12 +77,15 @@ def relative_time(dense: Any, made: Module) -> float | None:
     batch = getattr(dense, "dummy_inputs", None)
     if not isinstance(batch, Mapping):
         return None
-    if getattr(dense, "main_input_name", "") == "pixel_values":
-        pixel = torch.zeros(1, dense.config.num_channels, 1, 1)
-        batch = {"pixel_values": pixel.expand(-1, -1, *torch.tensor(dense.config.image_size).expand(2))}
-    ways = [functools.partial(each, **batch, return_dict=False) for each in (made, dense)]
     with evaluating(dense), evaluating(made), torch.no_grad():
         try:
+            if getattr(dense, "main_input_name", "") == "pixel_values":
+                pixel = torch.zeros(1, dense.config.num_channels, 1, 1)
+                batch = {
+                    "pixel_values": pixel.expand(-1, -1, *torch.tensor(dense.config.image_size).expand(2))
+                }
+            batch = {name: each.to(dense.device) for name, each in batch.items()}
+            ways = [functools.partial(each, **batch, return_dict=False) for each in (made, dense)]
             after, before = clocked(ways, 5 * LOOPED)
         except Exception:  # the example of transformers is text, whatever a network reads
             return None
