@@ -521,3 +521,11 @@ def test_small_contractions_are_not_searched_for_an_order(monkeypatch: pytest.Mo
         np.testing.assert_allclose(
             found, np.einsum("abc,br,cr->ra", a, b, c, optimize=True), rtol=1e-9, atol=1e-9
         )
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e20])
+def test_sums_are_fitted_alike_at_any_scale(scale: float) -> None:
+    weight = np.random.default_rng(0).standard_normal((6, 8))
+    graph = tn.layer("W[a,b] = A[a,r]*B[r,b] + C[a]*D[b]", a=6, b=8, r=2)
+    one, other = (approximate(graph, each).misfit.weight for each in (weight, scale * weight))
+    assert one == pytest.approx(other)

@@ -194,7 +194,8 @@ class Least(Problem):
         number of these vectors, and all columns otherwise, are random.
         """
         taken, generator = Counter[Axes](), self.generator
-        for factor in [factor for _, own in self.terms for factor in own]:
+        size = float(np.linalg.norm(self.weight)) or 1.0
+        for factor, count in [(factor, len(own)) for _, own in self.terms for factor in own]:
             inner, rows = self.inner(factor), tuple(axis for axis in factor.axes if axis in self.form.axes)
             height, width = self.form.count(rows), self.form.count(inner)
             made = generator.standard_normal((height, width)) / math.sqrt(height)
@@ -203,6 +204,8 @@ class Least(Problem):
                 found = leading(unfolded(self.weight, self.form.axes, (), rows), first + width)[:, first:]
                 made[:, : found.shape[1]] = found[:, :width]
                 taken[rows] += width
+            if len(self.terms) > 1:  # a term is lost next to one that is many times as large
+                made *= size ** (1 / count)
             whole = made.astype(self.weight.dtype).reshape(self.form.shape((*rows, *inner)))
             self.arrays[factor.name] = moved(whole, (*rows, *inner), factor.axes)
 
