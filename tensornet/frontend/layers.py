@@ -294,41 +294,37 @@ def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Gr
     """The graph of a block. Sizes of the whole text are its own for names that no tensor sizes, and for all names where
     its axes are else not as long as each other."""
     statements, inputs = definition.statements, definition.inputs
-    names, sized = _size_names(statements), _axes_of_leaves(statements)
 
     def read_with(names: set[str]) -> Graph:
         sizes = ((name, size) for name, size in text.given.items() if name in names and size != symbol(name))
         lines = (Declaration(name, "size", size=size) for name, size in sizes)
         return _read_in_order(Text((*lines, *statements), inputs, **options))
 
+    few, many = _size_names(statements, alone=True), _size_names(statements)
     try:
-        return read_with(names - sized)
+        return read_with(few)
     except ShapeError:
-        if not names & sized & text.given.keys():
+        if not (many - few) & text.given.keys():
             raise
-        return read_with(names)
+        return read_with(many)
 
 
-def _size_names(statements: Sequence[Statement]) -> set[str]:
-    """The names that may be sizes of a block or of blocks that it calls, and that none of its lines gives."""
+def _size_names(statements: Sequence[Statement], alone: bool = False) -> set[str]:
+    """The names that may be sizes of a block or of blocks that it calls, and that none of its lines gives.
+
+    Args:
+        statements: the lines of the block.
+        alone: without the axes along which it reads tensors that it does not define.
+    """
     blocks = {each.name: each.statements for each in statements if isinstance(each, Definition)}
-    found = set().union(
-        *(_size_names(blocks[each.block]) for each in statements if isinstance(each, Calling))
-    )
-    for each in statements:
-        if isinstance(each, Equation):
-            found |= {*each.axes, *occurring(each.right), *(ref.name for ref in each.references)}
-    given = (
-        each.defines or (each.name,) for each in statements if not isinstance(each, Definition | Calling)
-    )
-    return found.difference(*given)
-
-
-def _axes_of_leaves(statements: Sequence[Statement]) -> set[str]:
-    """The axes along which a block reads tensors that it does not define."""
+    called = (_size_names(blocks[each.block], alone) for each in statements if isinstance(each, Calling))
     defined = {name for each in statements for name in each.defines}
-    refs = (ref for each in statements if isinstance(each, Equation) for ref in each.references)
-    return set().union(*(axes_of_index(ref.index) for ref in refs if ref.name not in defined))
+    found, read = set[str](), set[str]()
+    for each in (each for each in statements if isinstance(each, Equation)):
+        found |= {*each.axes, *occurring(each.right), *(ref.name for ref in each.references)}
+        read.update(*(axes_of_index(ref.index) for ref in each.references if ref.name not in defined))
+    given = {each.name for each in statements if isinstance(each, Declaration)}
+    return (found - (read if alone else set())).union(*called) - given - defined
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
