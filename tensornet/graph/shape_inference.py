@@ -325,11 +325,9 @@ class _Walk:
                 case int() if dim is not None:
                     size = evaluate(dim_size(dim), self.bound)
                     if isinstance(size, int) and not -size <= entry < size:
-                        raise ShapeError(
-                            f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
-                            ref.place,
-                            f"use an index below {size}" if size else "it needs a position at least",
-                        )
+                        message = f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}"
+                        fix = f"use an index below {size}" if size else "it needs a position at least"
+                        raise ShapeError(message, ref.place, fix)
 
     @told_in("axes")
     def _check_slice(self, call: Call, axis: str, size: Any, amounts: Iterable[Any]) -> None:
