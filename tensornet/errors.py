@@ -210,7 +210,7 @@ class BackendError(TensornetError, RuntimeError):
     """A library or a device is missing, or a backend does not support an operation."""
 
 
-def library(name: str, fix: str = "", what: str = "") -> Any:
+def optional(name: str, fix: str = "", what: str = "") -> Any:
     """A module of a library that only some calls need.
 
     Args:

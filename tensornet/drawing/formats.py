@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import library
+from ..errors import optional
 from .diagram import Diagram, Node
 from .scene import LINE, Box, Curve, Scene
 
@@ -108,7 +108,7 @@ def by_matplotlib(scene: Scene, path: Path, kind: str) -> None:
         BackendError: matplotlib cannot be imported.
     """
     fix = "pip install matplotlib, or write an SVG file, which needs no other library"
-    matplotlib, figures = library("matplotlib", fix), library("matplotlib.figure", fix)
+    matplotlib, figures = optional("matplotlib", fix), optional("matplotlib.figure", fix)
     right, bottom = scene.width + MARGIN, scene.height + MARGIN
     with matplotlib.rc_context({"font.family": "DejaVu Sans Mono", "pdf.fonttype": 42}):
         figure = figures.Figure(figsize=((right + MARGIN) / 96, (bottom + MARGIN) / 96))

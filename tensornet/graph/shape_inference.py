@@ -264,9 +264,8 @@ class _Walk:
                 row = FUNCTIONS[function]
                 moved = option_axes(part) if row.resized is not None else ()
                 inside = self._enter(id(part), arguments, (*row.leaves_out(axes), *moved), scope)
-                known = {*inside.sizes, *inside.assumed}
                 for name, values in part.options:
-                    if row.resized is not None and name in moved and name in known:
+                    if row.resized and name in moved and (name in inside.sizes or name in inside.assumed):
                         amounts = [scalar_size(value, inside) for value in values]
                         if is_inside(part):
                             self._check_slice(part, name, inside[name], amounts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tensornet as tn
-from tensornet import errors
+from tensornet.errors import optional
 
 __all__ = ["NEEDED", "frozen", "library", "toml", "versions"]
 
@@ -27,7 +27,7 @@ def library(name: str) -> Any:
     top = name.partition(".")[0]
     package, extra = PACKAGES.get(top, top), "dask" if top == "distributed" else "study"
     fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
-    return errors.library(name, fix, f"the study needs {package}, which")
+    return optional(name, fix, f"the study needs {package}, which")
 
 
 def toml(path: Path) -> Any:

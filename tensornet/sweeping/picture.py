@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import TensornetError, library
+from ..errors import TensornetError, optional
 from ..files import whole
 
 __all__ = ["COLOURS", "SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
@@ -102,7 +102,7 @@ def _write_out(axis: Any, unit: str | None, values: Sequence[float]) -> None:
 
     A short logarithmic axis, of less than three powers of ten, has labels between these too.
     """
-    ticker = library("matplotlib.ticker")
+    ticker = optional("matplotlib.ticker")
     if axis.get_scale() == "log":
         is_short = max(values) < 1000 * min(values)
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20))
@@ -157,6 +157,6 @@ def new_figure(inches: tuple[float, float], dots: int) -> Any:
     Raises:
         BackendError: matplotlib is not installed.
     """
-    figure = library("matplotlib.figure").Figure(figsize=inches, dpi=dots, layout="constrained")
-    library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    figure = optional("matplotlib.figure").Figure(figsize=inches, dpi=dots, layout="constrained")
+    optional("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     return figure

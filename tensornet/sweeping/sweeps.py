@@ -18,7 +18,7 @@ from rich.text import Text as Shown
 
 from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
-from ..errors import TensornetError, library, near
+from ..errors import TensornetError, near, optional
 
 __all__ = ["COLUMNS", "Row", "Sweep", "plain"]
 
@@ -288,7 +288,7 @@ class Sweep:
         Raises:
             BackendError: pandas is not installed.
         """
-        return library("pandas").DataFrame(self._records()).set_index("name")
+        return optional("pandas").DataFrame(self._records()).set_index("name")
 
     def _records(self) -> list[dict[str, Any]]:
         """The rows as mappings, with their settings and their costs. A setting has another name than a cost."""
