@@ -127,22 +127,20 @@ CONFIG = {
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize(
-    ("config", "message"),
+    "config",
     [
-        ("{]", "is no JSON"),
-        ("[1]", "names no class"),
-        ('{"architectures": [3]}', "names no class"),
-        ('{"architectures": ["pipeline"]}', "transformers has no 'pipeline'"),
-        (json.dumps(CONFIG), "cannot be loaded"),
+        "{]",
+        "[1]",
+        '{"architectures": [3]}',
+        json.dumps(CONFIG | {"architectures": ["pipeline"]}),
+        json.dumps(CONFIG),
     ],
 )
-def test_folders_that_hold_no_model(
-    config: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_that_hold_no_model(config: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     (folder / "bert").mkdir()
     (folder / "bert" / "config.json").write_text(config, encoding="utf-8")
-    assert message in refused(capsys, "compress", "bert", "--parameters", "0.5")
+    assert "bert cannot be loaded: " in refused(capsys, "compress", "bert", "--parameters", "0.5")
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers

@@ -251,17 +251,13 @@ def test_what_cannot_run_there_is_told_and_the_others_are_timed() -> None:
 
 
 def test_times_lie_between_their_quartiles(capfd: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    found = tn.sweep(LINEAR, over=OVER, rounds=3, training=True, threads=1, clock="process", lead=2)
-    assert torch.get_num_threads() == threads
+    found = tn.sweep(LINEAR, over=OVER, rounds=3, training=True, lead=2)
     for row in found:
         for way in ("seconds", "training_seconds"):
             low, median, high = (getattr(row, f"{way}{end}") for end in ("_low", "", "_high"))
             assert 0 < low <= median <= high
-    assert found.threads == 1
     assert "medians of 3 turns, torch" in str(found)
-    assert "time of this process" in str(found)
-    assert "torch on cpu, 1 thread, float32, at lead=2" in str(found)
+    assert "torch on cpu, float32, at lead=2" in str(found)
     assert capfd.readouterr() == ("", "")  # where there is no terminal
 
 

@@ -168,8 +168,6 @@ def sweep(
     training: Annotated[bool, Option("--training", help="Both ways as well.")] = False,
     baseline: Annotated[str | None, Option(help="The row to compare with; else the first.")] = None,
     rounds: Annotated[int, Option(min=1, help="Turns of each.")] = 7,
-    clock: Annotated[str, Option(help="wall, or process: the time of the processor.")] = "wall",
-    threads: options.Threads = None,
     picture: Annotated[Path | None, Option(help="Draw time against parameters: a PNG, SVG or PDF.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -191,8 +189,8 @@ def sweep(
     for setting in fixed.keys() & wanted:
         raise ShapeError(f"'{setting}' is given by --set and by --over", fix="give one of them")
     build = functools.partial(build, **fixed)
-    how: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds, "clock": clock}
-    how |= {"backend": backend, "device": device, "dtype": dtype, "threads": threads, "baseline": baseline}
+    how: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds}
+    how |= {"backend": backend, "device": device, "dtype": dtype, "baseline": baseline}
     found = tn.sweep(build, over=wanted, **how, **options.sizes_of(size, tn.sweep))
     options.answer(as_json, found.json(), found)
     if picture is not None:  # last, so that the measurements are printed in any case

@@ -315,15 +315,15 @@ def read_folder(path: Path) -> Any:
         raise EquationError(
             f"{path} is a folder, and transformers is not installed", fix="pip install transformers"
         ) from None
-    config = path / "config.json"
-    if not config.is_file():
+    if not (path / "config.json").is_file():
         raise EquationError(f"{path} is no folder of a Hugging Face model", fix="one has a config.json")
-    kind = _class_of(config, transformers)
     try:
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
         found, told = kind.from_pretrained(path, local_files_only=True, output_loading_info=True)
     except Exception as error:  # the library and its file readers raise many types
         reason = str(error).strip().partition("\n")[0]
-        fix = "give a folder that save_pretrained wrote, whole, with safetensors"
+        fix = "give a folder that this or an older transformers wrote, whole, with safetensors"
         raise EquationError(f"{path} cannot be loaded: {reason}", fix=fix) from None
     missing = sorted(told["missing_keys"])
     if missing:
@@ -331,22 +331,3 @@ def read_folder(path: Path) -> Any:
         fix = "give the whole folder, or name in config.json the class that wrote it"
         raise EquationError(f"{path} has no values of {shown}, which would be random", fix=fix)
     return found
-
-
-def _class_of(config: Path, transformers: Any) -> Any:
-    """The class that a `config.json` names first, or `AutoModel`.
-
-    Raises:
-        EquationError: the file is invalid, or `transformers` has no such class.
-    """
-    try:
-        name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["AutoModel"])[0]
-        kind = getattr(transformers, name, None)
-    except (OSError, ValueError) as error:
-        raise EquationError(f"{config} is no JSON: {error}", fix="write it again") from None
-    except (AttributeError, LookupError, TypeError):
-        fix = 'write it again, with "architectures": ["BertModel"] or the like'
-        raise EquationError(f"{config} names no class", fix=fix) from None
-    if not hasattr(kind, "from_pretrained"):
-        raise EquationError(f"transformers has no '{name}'", fix="install the version that wrote it")
-    return kind

@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
 from ..dtypes import element_type, itemsize
-from ..errors import BackendError, ShapeError, TensornetError, TensornetWarning, by_name, checked_call, near
+from ..errors import ShapeError, TensornetError, TensornetWarning, by_name, checked_call, near
 from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -56,8 +55,6 @@ def sweep(
     weights: Any = None,
     baseline: str | Graph | None = None,
     rounds: int = 7,
-    clock: str = "wall",
-    threads: int | None = None,
     seed: int = 0,
     **sizes: int,
 ) -> Sweep:
@@ -85,15 +82,12 @@ def sweep(
         baseline: the graph that the others are compared with: the name of one of them, by default the first that is
             not refused; or a graph, which becomes a further row called "baseline".
         rounds: the number of turns of each graph.
-        clock: "wall"; or "process", if other processes use the processor. It counts only the time in which this
-            process runs, and needs device="cpu" and threads=1.
-        threads: the number of threads of the processor, on torch.
         seed: the seed of random parameters and inputs.
         **sizes: values for open sizes; each graph takes those that it has, and one not given is assumed to be 64.
 
     Raises:
         TensornetError: there is nothing to sweep over, choices are not a list, all combinations are refused, or there
-            is no such baseline, clock or number of threads; an error and weights are both given.
+            is no such baseline; an error and weights are both given.
         ShapeError: no graph has a given size or input, or its shape does not match.
         BackendError: there is no such backend or device.
 
@@ -111,22 +105,16 @@ def sweep(
     error = error if weights is None else functools.partial(nearest, weights=weights)
     where, kind = chosen.device() if device is None else device, element_type(dtype)
     given = to_backend(by_name(inputs, "the inputs", '{"x": array}'), chosen, device=where)
-    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, sizes, given)
+    bench = Bench(chosen, where, kind, seed, rounds, sizes, given)
     found = _candidates(graphs, over, baseline)
     bench.check_names([each.graph for each in found if each.graph])
-    with contextlib.ExitStack() as after:
-        if threads is not None:
-            import torch
-
-            after.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(threads)
-        for each in found:
-            bench.plan(each, error, training)
-        refused = [each.refused for each in found if each.refused]
-        if len(refused) == len(found):
-            raise refused[0]
-        for way in ("seconds", "training_seconds") if measure else ():
-            bench.measure(way, found)
+    for each in found:
+        bench.plan(each, error, training)
+    refused = [each.refused for each in found if each.refused]
+    if len(refused) == len(found):
+        raise refused[0]
+    for way in ("seconds", "training_seconds") if measure else ():
+        bench.measure(way, found)
     return bench.table(found, BASELINE if isinstance(baseline, Graph) else baseline, measure)
 
 
@@ -237,12 +225,10 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]]) -> Iterat
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the graphs of a sweep run, the clock, and the options that apply to each graph.
+    """Where the graphs of a sweep run, and the options that apply to each graph.
 
     Attributes:
         backend, device, dtype: the library, the device as the library names it, and the element type.
-        threads: the number of threads of the processor, on torch; its default if not given.
-        clock: "wall", or "process", which counts only the time in which this process runs.
         seed: the seed of random arrays.
         rounds: the number of turns of each graph.
         sizes: the sizes of open axes, for the graphs that have them.
@@ -252,8 +238,6 @@ class Bench:
     backend: Backend
     device: str
     dtype: str
-    threads: int | None
-    clock: str
     seed: int
     rounds: int
     sizes: Mapping[str, int]
@@ -261,19 +245,10 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.backend.check_device(self.device)
-        for name, least in (("threads", 1), ("rounds", 1), ("seed", 0)):
+        for name, least in (("rounds", 1), ("seed", 0)):
             number = getattr(self, name)
-            is_whole = isinstance(number, Integral) and not isinstance(number, bool)
-            if not (is_whole and number >= least) and (number, name) != (None, "threads"):
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
                 raise TensornetError(f"{name} is {number!r}", fix=f"give a whole number, {least} or more")
-        if self.threads is not None and self.backend.name != "torch":
-            fix = "leave it out, and set OMP_NUM_THREADS or the like before Python starts"
-            raise BackendError(f"the threads of {self.backend.name} cannot be set", fix=fix)
-        if self.clock not in ("wall", "process"):
-            raise TensornetError(f"there is no clock '{self.clock}'", fix="use 'wall' or 'process'")
-        if self.clock == "process" and (self.device != "cpu" or self.threads != 1):
-            fix = "add threads=1 and device='cpu', or use clock='wall'"
-            raise TensornetError("the time of a process is that of one thread of the processor", fix=fix)
 
     @property
     def target(self) -> dict[str, Any]:
@@ -340,8 +315,6 @@ class Bench:
             device=self.device,
             dtype=self.dtype,
             where=self.backend.version(self.device),
-            threads=self.threads,
-            clock=self.clock,
             sizes=tuple(sizes.items()),
             assumed=tuple(assumed),
             rounds=self.rounds if measured else 0,
@@ -352,8 +325,7 @@ class Bench:
 
     def measure(self, way: str, candidates: Sequence[Candidate]) -> None:
         """Times a call of each graph, or of both passes if these were planned; the graphs take turns."""
-        now = time.process_time if self.clock == "process" else time.perf_counter
-        clock = Clock(now, functools.partial(self.backend.synchronize, self.device))
+        clock = Clock(wait=functools.partial(self.backend.synchronize, self.device))
         runs = dict[str, Callable[[], Any]]()
         for each in candidates:
             if way in each.plans:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy
 from rich import box
@@ -133,8 +133,6 @@ class Sweep:
         baseline: the name of the row that the others are compared with; empty for no comparison.
         backend, device, dtype: the library, device and element type of the graphs, timed or not.
         where: the library, its version, and the hardware.
-        threads: the number of threads, if it was given.
-        clock: "wall", or "process", which counts only the time in which the process runs.
         sizes: the sizes of open axes, given or assumed.
         assumed: the names of the sizes that were not given.
         rounds: the number of turns of each graph; 0 if nothing was measured.
@@ -147,8 +145,6 @@ class Sweep:
     device: Text
     dtype: Text
     where: Text = ""
-    threads: int | None = None
-    clock: Annotated[str, ("wall", "process")] = "wall"
     sizes: tuple[tuple[str, int], ...] = ()
     assumed: tuple[Text, ...] = ()
     rounds: int = 0
@@ -183,8 +179,7 @@ class Sweep:
         """The backend, device and element type, and the sizes."""
         sizes = ", ".join(f"{name}={size:,}" for name, size in self.sizes)
         assumed = f" ({', '.join(self.assumed)} assumed)" if self.assumed else ""
-        threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads > 1)}"
-        place = f"{self.backend} on {self.device}{threads}, {self.dtype}"
+        place = f"{self.backend} on {self.device}, {self.dtype}"
         return f"{place}, at {sizes}{assumed}" if sizes else place
 
     @property
@@ -192,9 +187,8 @@ class Sweep:
         """Remarks on the numbers, and on rows that lack some."""
         told = [f"× is against {self.baseline}"] if self.baseline else []
         if self.rounds:
-            clock = ", time of this process" if self.clock == "process" else ""
             turns = f"{self.rounds} turn{'s' * (self.rounds > 1)}"
-            told.append(f"measured: medians of {turns}, {self.where}{clock}")
+            told.append(f"measured: medians of {turns}, {self.where}")
         told += [f"expected times: {self.certainty}"] if self.certainty else []
         told += [f"{row.name} is refused: {row.refused}" for row in self.rows if row.refused]
         return (*told, *(f"{row.name}: {row.note}" for row in self.rows if row.note))
