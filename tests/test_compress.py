@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
+from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.comparing import relative_time
@@ -788,6 +789,58 @@ def test_compressed_networks_are_traced_and_transformed(name: str, recorded: boo
         found, y = [(each,) for each in found], (y,)
     for each in found:
         assert torch.allclose(each[0].reshape(3, 5, 32), y[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "bidirectional": True, "num_layers": 2}])
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_packed_batches_are_looped_over_without_padding(
+    name: str, options: dict[str, Any], is_sorted: bool
+) -> None:
+    torch.manual_seed(0)
+    network = getattr(nn, name)(24, 16, **options)
+    looped: Any = opened(copy.deepcopy(network))
+    seen = list[int]()
+    for _, hh in looped.pairs():
+        hh.register_forward_hook(lambda _, rows, made: seen.append(len(rows[0])))
+    lengths, first = [7, 5, 5, 3] if is_sorted else [3, 7, 5, 5], "batch_first" in options
+    x = torch.randn(4, 7, 24) if first else torch.randn(7, 4, 24)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), first, enforce_sorted=is_sorted)
+    h = torch.randn(len(looped.suffixes), 4, 16)
+    for start in (None, (h, 2 * h) if name == "LSTM" else h):
+        (y, last), (found, end) = network(packed, start), looped(packed, start)
+        pairs = zip(last, end, strict=True) if name == "LSTM" else [(last, end)]
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in [*pairs, (y.data, found.data)])
+        assert torch.equal(y.batch_sizes, found.batch_sizes)
+    assert sum(seen) == 2 * sum(lengths) * len(looped.suffixes)
+
+
+class Decoder(nn.Module):
+    """A layer of a decoder, whose attention to itself and to the memory reads one weight each in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x, memory)
+        return found
+
+
+def test_projections_of_attention_are_weighed() -> None:
+    """What they multiply lies in few dimensions, so that few ranks are enough for it, and for no other input."""
+    torch.manual_seed(0)
+    network, linear = Decoder().eval(), torch.nn.functional.linear
+    spans = torch.randn(4, 32), torch.randn(6, 32)
+    batches = [tuple(torch.randn(8, 9, len(each)) @ each for each in spans) for _ in range(9)]
+    include = ["*attn*"]
+    plain = tn.compress(network, parameters=0.7, include=include).model
+    small = tn.compress(network, parameters=0.7, include=include, calibrate=batches[:8]).model
+    assert torch.nn.functional.linear is linear
+    with torch.no_grad():
+        y, *found = (each(*batches[8]) for each in (network, plain, small))
+    without, weighed = (float((each - y).norm() / y.norm()) for each in found)
+    assert weighed < 0.3 * without, (weighed, without)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,7 +25,7 @@ from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
-from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of, splits_output
+from .factorized import CONVOLUTION, EMBEDDING, Kind, factorize, form_of, kind_of, splits_output
 from .moments import Moments
 from .recurrent import closed, opened
 from .rounded import of_factors
@@ -33,6 +34,10 @@ from .saving import copied, saves_itself
 
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
+
+
+UNCALLED = torch.nn.MultiheadAttention, torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+"""The layers whose weights are read by a function: attention, and the projection of its results."""
 
 
 @dataclass(eq=False)
@@ -78,7 +83,7 @@ class _Holding:
     ) -> None:
         """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
         self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
-        if self.groups == 1 and kind != PROJECTIONS:
+        if self.groups == 1:
             is_masked = mask is not None and kind != CONVOLUTION and x.shape[: mask.ndim] == mask.shape
             self.moments.see(module, kind, x, y, mask.bool() if mask is not None and is_masked else None)
 
@@ -109,8 +114,11 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     whole = [each for key, each in found.items() if elsewhere[key] == len(each.holders)]
     known = [each.path for each in whole]
     if not known:
-        fix = "give one with linear layers, convolutions or embeddings"
-        raise EquationError("the network has no weight that may become factors", fix=fix)
+        owners = ((each, held) for each in module.modules() for held in each._parameters.values())
+        others = sorted({type(each).__name__ for each, held in owners if held is not None and held.ndim > 1})
+        told = f", only those of {', '.join(others)}" if others else ""
+        fix = "give one with linear layers, convolutions or embeddings, without parametrizations"
+        raise EquationError(f"the network has no weight that may become factors{told}", fix=fix)
     wanted = included(known, include, exclude, "weight that may become factors", "weights")
     return [each for each in whole if each.path in wanted]
 
@@ -299,6 +307,29 @@ def _put(
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
 
 
+@contextlib.contextmanager
+def _watched(layers: Iterable[tuple[_Holding, Kind, Any]], seen: Callable[..., None]) -> Iterator[None]:
+    """A context that sees products by the weights of layers that are not called, or by some rows of these weights."""
+    functional, known = torch.nn.functional, {id(each[0].weight): each for each in layers}
+    linear = functional.linear
+
+    def watched(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        whole = weight if weight._base is None else weight._base
+        if id(whole) not in known or whole.shape[1:] != weight.shape[1:]:
+            return linear(input, weight, bias)
+        made = linear(input, whole)
+        seen(*known[id(whole)], (input,), made)
+        first = (weight.storage_offset() - whole.storage_offset()) // weight.stride(0)
+        made = made[..., first : first + len(weight)]
+        return made if bias is None else made + bias
+
+    functional.linear = watched
+    try:
+        yield
+    finally:
+        functional.linear = linear
+
+
 def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[Any]) -> None:
     """Runs a network on batches, and records for each weight the operands that it is multiplied by, and gradients.
 
@@ -329,16 +360,17 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
         if args and isinstance(result, torch.Tensor):
             holding.see(module, kind, args[0], result, mask[0])
 
+    layers = [(holding, *each) for holding in holdings for each in holding.holders]
+    uncalled = [(holding, kind, module) for holding, module, kind in layers if isinstance(module, UNCALLED)]
     hooks = [
         module.register_forward_hook(functools.partial(seen, holding, kind))
-        for holding in holdings
-        for module, kind in holding.holders
-        if kind != PROJECTIONS
+        for holding, module, kind in layers
+        if not isinstance(module, UNCALLED)
     ]
     draw = torch.Generator().manual_seed(0)
     frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]
     try:
-        with evaluating(network), torch.set_grad_enabled(gradients):
+        with evaluating(network), torch.set_grad_enabled(gradients), _watched(uncalled, seen):
             for each in frozen:
                 each.requires_grad_(True)
             for batch in batches:
