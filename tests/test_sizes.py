@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,74 @@ o = step(x)
     assert tn.parameter_count(tn.layer(one, inputs="x[b,d]", d=3, e=3)) == 9
     with pytest.raises(tn.ShapeError, match="axis 'e' is 4, but it is d = 3"):
         tn.layer(one, inputs="x[b,d]", d=3, e=4)
+
+
+SQUARE = "def f(x):\n    o[b,i,j] = x[b,i] * x[b,j]\n"
+SUMS = "def f(x):\n    y[b] = sum[d](x[b,d]) * sum[e](x[b,e])\n"
+
+
+@pytest.mark.parametrize(
+    ("block", "sizes", "disagreement"),
+    [
+        (SQUARE, {"j": 7}, "axis 'j' is 7, but it is 8 in the block 'f'"),
+        (SQUARE, {"i": 7}, "axis 'i' is 7, but it is 8 in the block 'f'"),
+        (SQUARE, {"i": 8, "j": 7}, "axis 'j' is 7, but it is 8 in the block 'f'"),
+        (SUMS, {"e": 7}, "axis 'e' is 7, but it is 8 in the block 'f'"),
+        (SUMS, {"d": 7, "e": 8}, "axis 'd' is 7, but it is 8 in the block 'f'"),
+    ],
+)
+def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, sizes: Any, disagreement: str) -> None:
+    for batch in ("b", "b:2"):
+        text = f"x[{batch},c:8]: input\n{block}y = f(x, scope='s')"
+        with pytest.raises(tn.ShapeError, match=disagreement):
+            tn.layer(text, **sizes)
+        assert tn.layer(text, **dict.fromkeys(sizes, 8)) == tn.layer(text)
+    open_size = f"{block}y = f(x, scope='s')"
+    found = tn.layer(open_size, inputs="x[b,c]", **dict.fromkeys(sizes, 8))
+    assert found.bound["c"] == 8
+    with pytest.raises(tn.ShapeError, match="8 in the block 'g'"):  # of two blocks, none has it
+        tn.layer(f"{text}\n{block.replace('def f', 'def g')}z = g(x, scope='t')", outputs="y z", **sizes)
+
+
+def test_one_of_two_blocks_may_have_a_given_size() -> None:
+    text = f"x[b,c:8]: input\nw[b,c:7]: input\n{SQUARE}y = f(x, scope='s')\nz = f(w, scope='t')"
+    assert [dim[0].size for dim in tn.layer(text, outputs="y z", j=7).named["z"][1:]] == [7, 7]
+    with pytest.raises(tn.ShapeError, match="axis 'j' is 6"):
+        tn.layer(text, outputs="y z", j=6)
+
+
+@pytest.mark.parametrize(
+    ("line", "lengths", "sizes", "expected"),
+    [
+        ("y[a] = h[a+2] * 2", (8,), {"a": 4}, lambda h: 2 * h[2:6]),
+        ("y[a] = h[a+2] * 2", (8,), {}, lambda h: 2 * h[2:]),
+        ("y[b,c] = h[b,c+0] * h[b,c+3]", (2, 6), {"c": 3}, lambda h: h[:, :3] * h[:, 3:]),
+        ("y[p] = sum[u](h[2*p+u])", (9,), {"p": 2, "u": 3}, lambda h: np.array([h[:3].sum(), h[2:5].sum()])),
+    ],
+)  # fmt: skip
+def test_a_block_reads_a_part_of_what_it_is_given(line: str, lengths: Any, sizes: Any, expected: Any) -> None:
+    h = np.random.default_rng(0).standard_normal(lengths)
+    axes = ",".join(f"n{number}:{length}" for number, length in enumerate(lengths))
+    graph = tn.layer(f"x[{axes}]: input\ndef f(h):\n    {line}\nz = f(x, scope='s')", **sizes)
+    np.testing.assert_allclose(tn.compile(graph)({}, h), expected(h))
+    assert tn.layer(str(graph)) == graph
+    inner = (
+        f"    def f(h):\n        {line}\n    x[{re.sub(':[0-9]', '', axes)}]: input\n    u = f(x, scope='s')"
+    )
+    deeper = tn.layer(f"def g(x):\n{inner}\nz = g(x)", inputs=f"x[{axes}]", **sizes)
+    np.testing.assert_allclose(tn.compile(deeper)({}, h), expected(h))
+
+
+def test_a_weight_in_a_window_of_a_block_is_no_longer_than_given() -> None:
+    text = "x[n:9]: input\ndef f(h):\n    y[p] = h[2*p+u] * W[u]\ny = f(x)"
+    assert tn.parameter_count(tn.layer(text, u=3)) == 3
+    with pytest.raises(tn.ShapeError, match="axis 'u' is 3, but it is 7 in the block 'f'"):
+        tn.layer(text, p=2, u=3)
+
+
+def test_a_block_reads_beyond_the_end_of_what_it_is_given() -> None:
+    with pytest.raises(tn.ShapeError, match="'h' is read beyond its end: axis 'a' is 7 long, and 6 fit"):
+        tn.layer("x[n:8]: input\ndef f(h):\n    y[a] = h[a+2] * 2\ny = f(x)", a=7)
 
 
 @pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, ShapeError, told_in
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, scoped, start_of
-from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of, size_names_of
+from ..graph.shape_inference import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
 from ..language.expression import (
@@ -63,6 +63,10 @@ class Known:
         return None if self.dims is None else index_of(self.dims)
 
 
+Lengths: TypeAlias = "tuple[tuple[int | None, ...], ...]"
+"""For each operand of a call, the lengths of its dimensions; None where they are open."""
+
+
 class Text:
     """The statements of a block of text, and the facts that are gathered as they are read in order.
 
@@ -73,6 +77,8 @@ class Text:
         definitions: the blocks that the text defines.
         scope: the scope under which the block itself is called.
         printed: whether the text was printed from a graph.
+        lengths: of the inputs of a block, the lengths of their dimensions, where they are known.
+        reaching: the sizes that a block has from the text around it.
         given: the sizes that are given, as arguments or in the text.
         strict: the sizes given as arguments. They hold wherever the axis is named; `i: 4` in the text holds only in
             windows and where no tensor determines the size.
@@ -85,6 +91,7 @@ class Text:
         axes: the names of axes.
         unifier: collects and solves the sizes.
         items: the equations that were read, with the sizes in each, and the calls.
+        calls: the lines of these calls.
         remade: the axes that functions in these equations resize.
         told: the leaves that come from calls.
         waiting: equations that cut parts from foreseen tensors, kept until these are defined.
@@ -100,14 +107,17 @@ class Text:
         given: Mapping[str, Any] = {},
         scope: str = "",
         printed: bool = False,
+        lengths: Mapping[str, tuple[int | None, ...]] = {},
+        reaching: frozenset[str] = frozenset(),
     ) -> None:
-        self.scope, self.printed = scope, printed
+        self.scope, self.printed, self.lengths, self.reaching = scope, printed, lengths, reaching
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
         self.blocks: dict[tuple[Any, ...], Graph] = {}
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
+        self.calls: list[Calling] = []
         self.told: set[str] = set()
         self.waiting = defaultdict[str, list[Equation]](list)
         self.openings: dict[str, tuple[tuple[str, ...], Ref]] = {}
@@ -120,6 +130,10 @@ class Text:
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
         self._take_declarations(_in_order(declarations, parse_names(inputs, "input")))
+        for name, each in lengths.items():
+            for dim, length in zip(self.known[name].dims or (), each, strict=False):
+                if length is not None:
+                    self.unifier.unify(dim_size(dim), length, "_".join(axis.name for axis in dim), None)
         self._take_constants(
             constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
         )
@@ -188,8 +202,25 @@ class Text:
         """Gives a leaf its axes when it is first read with brackets."""
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
-            entry.dims = dims_read(ref, Scope())
+            entry.dims = self.dims_read(ref, Scope())
             self.guessed.add(ref.name)
+
+    def dims_read(self, ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
+        """The dimensions of a leaf that is first read with these brackets.
+
+        Args:
+            ref: the leaf, as it is read.
+            sizes: the known sizes of axes.
+        """
+        dims, lengths = list[Dim](), dict(enumerate(self.lengths.get(ref.name, ())))
+        for position, entry in enumerate(ref.index):
+            if isinstance(entry, str | tuple):
+                names = [entry] if isinstance(entry, str) else entry
+                dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
+            else:
+                name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+                dims.append((Axis(name, lengths.get(position) or symbol(name)),))
+        return tuple(dims)
 
     def foresee(self, line: Equation) -> None:
         """Enters a tensor that a recurrence reads before its definition. Each axis has the size of a tensor that its
@@ -285,24 +316,6 @@ def dims_declared(declaration: Declaration) -> tuple[Dim, ...]:
         tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
         for dim in declaration.dims or ()
     )
-
-
-def dims_read(ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
-    """The dimensions of a leaf that is first read with these brackets.
-
-    Args:
-        ref: the leaf, as it is read.
-        sizes: the known sizes of axes.
-    """
-    dims = list[Dim]()
-    for position, entry in enumerate(ref.index):
-        if isinstance(entry, str | tuple):
-            names = [entry] if isinstance(entry, str) else entry
-            dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
-        else:
-            name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
-            dims.append((Axis(name, symbol(name)),))
-    return tuple(dims)
 
 
 def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:

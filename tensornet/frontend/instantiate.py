@@ -354,11 +354,13 @@ class Matched(Private):
         """The error for a dimension of a layer's input that has another size in a tensor."""
         bound = self.outer.bound
         other, shown = evaluate(self.outer.resolve(size), bound), _public(own)
+        value = _public(evaluate(own, bound))
+        told = shown if value == shown else f"{shown} = {value}"
         message = (
-            f"sizes disagree: axis '{axes}' of the layer's input '{leaf.name}' is {shown},"
+            f"sizes disagree: axis '{axes}' of the layer's input '{leaf.name}' is {told},"
             f" and '{name}' has {other} there"
         )
-        fix = f"build the layer with {axes}={other}, or pass a tensor of size {shown}"
+        fix = f"build the layer with {axes}={other}, or pass a tensor of size {value}"
         left = [] if isinstance(own, int) else [_public(each) for each in size_names(evaluate(own, bound))]
         if left:
             message += f", which leaves {', '.join(left)} unknown"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
 from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
-from ..graph.shape_inference import Axis, Dim, Scope, dim_size, index_of, size_names_of
+from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..graph.unify import with_sizes
 from ..language.equation import (
     Calling,
@@ -35,9 +34,11 @@ from ..language.expression import (
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
-from .context import Known, Names, Text, axes_windowed, leaves_of
+from .context import Known, Lengths, Names, Text, axes_windowed, leaves_of
 from .instantiate import Matched, Operand
 from .lines import read
+
+R = TypeVar("R", bound="Apply | Matched")
 
 OPTIONS = ("inputs", "outputs", "constants", "init")
 """The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""
@@ -193,27 +194,48 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
 @told_in("blocks")
 def call(text: Text, line: Calling) -> None:
     """Elaborates a call of a block; its leaves and its results are known from here on."""
-    block = _called(text, line)
-    for name in line.operands:
-        _dims_of(text, name, line)
-    add_call(text, block, line)
+    dims = [_dims_of(text, name, line) for name in line.operands]
+    _enter(text, _fitted(text, line, dims, lambda block: _matched(text, block, line)), line)
+
+
+def _fitted(text: Text, line: Calling, dims: Sequence[tuple[Dim, ...]], match: Callable[[Graph], R]) -> R:
+    """The match of the block that a line calls. A block that does not fit is read again with the lengths of its
+    operands, as a window may be shorter than the tensor that it reads."""
+    try:
+        return match(_called(text, line))
+    except ShapeError:
+        pass
+    sizes = (
+        [evaluate(dim_size(dim), text.unifier.bound) for dim in text.unifier.dims(each)] for each in dims
+    )
+    lengths = (tuple(size if isinstance(size, int) else None for size in each) for each in sizes)
+    return match(_called(text, line, tuple(lengths)))
 
 
 def add_call(text: Text, block: Graph, line: Calling) -> None:
     """Adds a call of a block to a text; an operand without axes gets those of the block."""
+    _enter(text, _matched(text, block, line), line)
+
+
+def _matched(text: Text, block: Graph, line: Calling) -> Apply | Matched:
+    """A call of a block, whose sizes are unified with those of its operands."""
     known = [(name, text.known[name].dims) for name in line.operands]
     operands = [(name, None if dims is None else text.unifier.dims(dims)) for name, dims in known]
-    call: Apply | Matched
     if text.body and _is_sized(text, block, operands):
-        call = Apply(block, line.operands, line.results, line.scope)
-    else:
-        call = Matched(block, operands, line, text.unifier, text.open_names())
+        return Apply(block, line.operands, line.results, line.scope)
+    return Matched(block, operands, line, text.unifier, text.open_names())
+
+
+def _enter(text: Text, call: Apply | Matched, line: Calling) -> None:
+    """Enters a call, its leaves and its results."""
+    if isinstance(call, Matched):
         for name, dims in call.taken():
             text.known[name].dims = text.known[name].dims or dims
     text.told.update(_leaves_known(text, call, line))
     for name, (_, dims) in zip(line.results, call.returned(text.unifier.bound), strict=True):
         text.known[name] = Known("result", dims)
     text.items.append(call)
+    text.calls.append(line)
 
 
 def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
@@ -221,7 +243,7 @@ def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
     bound = text.unifier.bound
     spoken = size_names_of(dim for leaf in block.leaves for dim in leaf.dims)
     spoken.update(*map(spoken_sizes, block.own))
-    return all(bound.get(name) == size for name, size in block.sizes if name in spoken) and all(
+    return all(bound.get(name) == block.bound.get(name) for name in spoken) and all(
         dims is not None
         and len(leaf.dims) == len(dims)
         and all(
@@ -236,7 +258,7 @@ def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
 def call_along(text: Text, line: Calling) -> None:
     """Elaborates a call of a block at each position of an axis as equations for all positions."""
     assert line.along is not None
-    block, axis = _called(text, line).flat, line.along.axis
+    axis = line.along.axis
     for name, index in zip(line.operands, line.along.read, strict=True):
         text.meet(Ref(name, index, line.place))
     operands = [
@@ -245,14 +267,19 @@ def call_along(text: Text, line: Calling) -> None:
     ]
     for each in line.lefts:
         text.foresee(each)
-    _check_ranks(text, block, line)
     results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
     given = [(name, dims) for name, dims, _ in operands]
-    call = Matched(block, given, line, text.unifier, text.open_names(), results)
+
+    def match(block: Graph) -> Matched:
+        _check_ranks(text, block, line)
+        return Matched(block.flat, given, line, text.unifier, text.open_names(), results)
+
+    call = _fitted(text, line, [dims for _, dims in given], match)
     if call.lead is not None:
         fix = "name the axes of what it takes"
         raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
     _leaves_known(text, call, line)
+    block = call.graph
     names = dict(zip((leaf.name for leaf in block.inputs), line.operands, strict=True))
     names |= {leaf.name: scoped(line.scope, leaf.name) for leaf in block.leaves if leaf.kind != "input"}
     varying = {
@@ -266,9 +293,9 @@ def call_along(text: Text, line: Calling) -> None:
         text.keep(equation, text.sizes_around(equation.right))
 
 
-def _called(text: Text, line: Calling) -> Graph:
+def _called(text: Text, line: Calling, lengths: Lengths = ()) -> Graph:
     """The block that a line calls, after a check of the number of operands and results."""
-    block = _defined(text, line)
+    block = _defined(text, line, lengths)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
         counts = f"{len(block.inputs)} tensor(s) and returns {len(block.outputs)}"
         fix = f"match that: this call passes {len(line.operands)} and names {len(line.results)} result(s)"
@@ -276,16 +303,21 @@ def _called(text: Text, line: Calling) -> Graph:
     return block
 
 
-def _defined(text: Text, line: Calling) -> Graph:
+def _defined(text: Text, line: Calling, lengths: Lengths) -> Graph:
     """The graph of a block that the text defines, with the values given for its leaves under this scope."""
     definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
     names = tuple(leaves_of(definition.statements))
     constants, init = (
         {name: part[f"{prefix}{name}"] for name in names if f"{prefix}{name}" in part} for part in text.values
     )
-    key = (line.block, *((name, id(value)) for part in (constants, init) for name, value in part.items()))
+    key = (
+        line.block,
+        lengths,
+        *((name, id(value)) for part in (constants, init) for name, value in part.items()),
+    )
     if key not in text.blocks:
-        told = {"scope": scoped(text.scope, line.scope), "printed": text.printed}
+        told: dict[str, Any] = {"scope": scoped(text.scope, line.scope), "printed": text.printed}
+        told["lengths"] = dict(zip(definition.inputs, lengths, strict=False))
         text.blocks[key] = _block(text, definition, {"constants": constants, "init": init, **told})
     return text.blocks[key]
 
@@ -296,9 +328,9 @@ def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Gr
     statements, inputs = definition.statements, definition.inputs
 
     def read_with(names: set[str]) -> Graph:
-        sizes = ((name, size) for name, size in text.given.items() if name in names and size != symbol(name))
-        lines = (Declaration(name, "size", size=size) for name, size in sizes)
-        return _read_in_order(Text((*lines, *statements), inputs, **options))
+        sizes = {name: size for name, size in text.given.items() if name in names and size != symbol(name)}
+        lines = (Declaration(name, "size", size=size) for name, size in sizes.items())
+        return _read_in_order(Text((*lines, *statements), inputs, reaching=frozenset(sizes), **options))
 
     few, many = _size_names(statements, alone=True), _size_names(statements)
     try:
@@ -423,6 +455,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     own = [each for each in text.items if isinstance(each, tuple)]
     for equation, _ in own:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
+    _sizes_in_blocks(text)
     leaves = _leaves(text)
     solved = text.unifier.solved()
     body = tuple(
@@ -435,7 +468,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     )
     calls = tuple(each for each in body if isinstance(each, Apply))
     equations = tuple(each for each in body if isinstance(each, Equation))
-    _check_unused(text, leaves, calls)
+    _check_unused(text, leaves)
     by_name = {
         name
         for equation, (_, scope) in zip(equations, own, strict=True)
@@ -508,22 +541,11 @@ def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -
     return names
 
 
-def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> None:
+def _check_unused(text: Text, leaves: list[Leaf]) -> None:
     for name in text.init:
         raise EquationError(
             f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter", name)
         )
-    mentioned = _mentioned(text, calls)
-    for name, size in text.given.items():
-        if name not in mentioned and size != symbol(name):  # else it names a size of the layer's caller
-            merged = [axis.size for axis in _axes_of(calls) if axis.name == name]
-            for each in merged:  # a block has the axis, as long as another
-                text.unifier.unify(size, each, name, None)
-            if merged:
-                continue
-            unused = "is no axis here" if text.body else "no input and no layer of the model uses"
-            fix = _axes_told(text, name, mentioned)
-            raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
     for leaf in leaves:
         if leaf.kind == "constant" and leaf.value is None:
             name = scoped(text.scope, leaf.name)
@@ -532,12 +554,43 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
             )
 
 
-def _axes_of(calls: Iterable[Apply]) -> Iterator[Axis]:
-    """The axes of the tensors in the blocks that are called."""
-    for call in calls:
-        for part in call.graph.parts():
-            for dims in part.named.values():
-                yield from itertools.chain.from_iterable(dims)
+def _sizes_in_blocks(text: Text) -> None:
+    """Unifies each given size that no line of the text speaks of with that of an axis of a block."""
+    alone = text.given.keys() - text.reaching - (said := _mentioned(text))
+    for name in sorted(
+        name for name in alone if text.given[name] != symbol(name)
+    ):  # else a size of the caller
+        found = list[tuple[Any, Calling]]()
+        calls = (each for each in text.items if not isinstance(each, tuple))
+        for call, line in zip(calls, text.calls, strict=True):
+            block = (call.applied() if isinstance(call, Matched) else call).graph
+            own = block.bound.get(name, symbol(name) if name in block.open_sizes else None)
+            if own is not None and (not text.body or not isinstance(own, int)):
+                break
+            found += [(own, line)] if own is not None else []
+            sized = ((part, each) for part in block.parts() for each in part.own if name in each.axes)
+            found += ((part.scope(each)[name], line) for part, each in sized)
+        else:
+            if not found:
+                unused = "is no axis here" if text.body else "no input and no layer of the model uses"
+                fix = _axes_told(text, name, said)
+                raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
+            if not any(text.unifier.same(text.given[name], size) for size, _ in found):
+                _unify_one(text, name, found)
+
+
+@told_in("blocks")
+def _unify_one(text: Text, name: str, found: Sequence[tuple[Any, Calling]]) -> None:
+    """Unifies a given size with the first that it may be of those that blocks have; raises an error if it is none."""
+    for size, line in found:
+        try:
+            text.unifier.unify(text.given[name], size, name, None)
+            return
+        except ShapeError as error:
+            message = f"{error.message} in the block '{line.block or line.scope or line.results[0]}'"
+            fix = f"leave {name}= out, as an axis of a block is as long as what it is given"
+            wrong = ShapeError(message, line.place, fix)
+    raise wrong
 
 
 def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
@@ -555,18 +608,16 @@ def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
     return told
 
 
-def _mentioned(text: Text, calls: tuple[Apply, ...]) -> set[str]:
-    """The names that lines and declarations use as axes or as sizes."""
+def _mentioned(text: Text) -> set[str]:
+    """The names that lines and declarations of the text itself use as axes or as sizes."""
     found: set[str] = set()
     for line in text.lines:
         bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
         found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
     found.update(size_names_of(text.dims_known()))
     for name, entry in text.known.items():
-        if name not in text.told and (text.body or entry.kind != "result"):
+        if name not in text.told and entry.kind != "result":
             found.update(axis.name for dim in entry.dims or () for axis in dim)
-    for each in calls:
-        found.update(each.graph.bound, each.graph.open_sizes)
     for size in text.given.values():
         found.update(size_names(size))
     return found

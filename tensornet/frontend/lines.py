@@ -52,7 +52,7 @@ from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
-from .context import Known, Text, axes_told, axes_windowed, dims_read, remade_in
+from .context import Known, Text, axes_told, axes_windowed, remade_in
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
@@ -475,7 +475,9 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
         return part
     index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
     part = replace(part, index=index)
-    text.known[part.name] = Known("parameter", dims_read(part, Scope({axis: extents[0]})), place=part.place)
+    text.known[part.name] = Known(
+        "parameter", text.dims_read(part, Scope({axis: extents[0]})), place=part.place
+    )
     text.guessed.add(part.name)
     return part
 
@@ -529,7 +531,7 @@ def _declare_leaves(text: Text, line: Equation) -> None:
 def _declare(text: Text, ref: Ref, scope: Scope) -> None:
     """Gives a tensor the dimensions that it is read with."""
     entry = text.known[ref.name]
-    entry.dims = dims_read(ref, scope)
+    entry.dims = text.dims_read(ref, scope)
     if ELLIPSIS in ref.index and entry.kind != "input":
         raise EquationError(
             f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
