@@ -450,3 +450,17 @@ def test_the_lines_of_a_graph_say_what_its_calls_compute() -> None:
     assert graph.lines()[:2] == ["def one(x):", "    def block(x):"]
     assert "\n".join(graph.lines()) == str(graph).replace("x[b,i]: input\nv = one", "v = one")
     assert graph.body_lines() == ["v = one(x, scope='one')", "w = two(v, scope='two')"]
+
+
+def test_a_window_of_a_block_is_as_long_as_fits_where_its_caller_has_a_size_of_that_name() -> None:
+    window = tn.layer("p: 2\ny[p] = sum[u](h[2*p+u])", inputs="h")
+    inner = tn.model(lambda x: window(x, scope="in"), inputs="x[n]")
+    read = tn.layer("q[p] = z[p] * sum[u](w[u])", inputs="z w")
+    x = np.random.default_rng(0).standard_normal(9)
+    for block in (window, inner):
+        graph = tn.model(lambda x, w, block=block: read(block(x, scope="s"), w), inputs="x[n] w[u]", n=9, u=3)
+        for each in (graph, graph.flat):
+            assert tn.layer(str(each)) == each
+            assert tn.Graph.from_json(each.to_json()) == each
+            found = tn.compile(tn.layer(str(each)))({}, x, np.ones(3))
+            np.testing.assert_allclose(found, [3 * x[:7].sum(), 3 * x[2:].sum()])

@@ -193,7 +193,7 @@ def test_a_block_reads_a_part_of_what_it_is_given(line: str, lengths: Any, sizes
     np.testing.assert_allclose(tn.compile(graph)({}, h), expected(h))
     assert tn.layer(str(graph)) == graph
     inner = (
-        f"    def f(h):\n        {line}\n    x[{re.sub(':[0-9]', '', axes)}]: input\n    u = f(x, scope='s')"
+        f"    def f(h):\n        {line}\n    x[{re.sub(':[0-9]', '', axes)}]: input\n    q = f(x, scope='s')"
     )
     deeper = tn.layer(f"def g(x):\n{inner}\nz = g(x)", inputs=f"x[{axes}]", **sizes)
     np.testing.assert_allclose(tn.compile(deeper)({}, h), expected(h))

@@ -23,11 +23,10 @@ from ..language.expression import (
     Ref,
     Taken,
     axes_of_index,
-    free_axes,
+    axes_windowed,
     fresh,
     occurring,
     parts_of,
-    plain_axes,
     references,
     remade_axes,
     subexpressions,
@@ -338,18 +337,6 @@ def _window_axes(lines: Iterable[Equation]) -> set[str]:
     entries = [entry for line in lines for ref in line.references for entry in parts_of(ref)]
     names = {ref.name for entry in entries for ref in references(entry) if not ref.index}
     return names.union(*map(occurring, entries))
-
-
-def axes_told(expression: Expression) -> set[str]:
-    """The axes that index a dimension of a tensor directly, not inside of an expression."""
-    return {axis for ref in references(expression) for axis in plain_axes(ref)}
-
-
-def axes_windowed(expression: Expression) -> set[str]:
-    """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
-    entries = [entry for ref in references(expression) for entry in parts_of(ref)]
-    windowed = {axis for entry in entries for axis in free_axes(entry)}
-    return windowed - axes_told(expression) if windowed else windowed
 
 
 def remade_in(expression: Expression) -> set[str]:

@@ -15,9 +15,9 @@ from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
 from ..graph.unify import Unifier, with_sizes
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Calling, Equation, renamed_axes, spoken_sizes
-from ..language.expression import ELLIPSIS, Call, Taken, sized_by_name
+from ..language.expression import ELLIPSIS, Call, Taken, axes_windowed, sized_by_name
 from ..language.parser import read_sizes
-from ..sizes import evaluate, invert_size, name_of, product, put_in, size_names, symbol
+from ..sizes import are_equal, evaluate, invert_size, name_of, product, put_in, size_names, symbol
 
 
 def instance(
@@ -45,6 +45,7 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     clashing = (name for name in sorted(graph.by_name & arriving) if sizes[name] != symbol(name))
     axes = {name: taken.fresh(name) for name in clashing}
     put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
+    windows = {each.name: _own_windows(graph, each, dict(values), taken) for each in graph.own}
     leaves = tuple(
         replace(leaf, dims=written_out(resized(leaf.dims, lambda size: put_in(size, sizes)), lead))
         for leaf in graph.leaves
@@ -52,10 +53,11 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     body = tuple(
         _call(graph, item, sizes, values)
         if isinstance(item, Apply)
-        else with_sizes(_with_lead(renamed_axes(item, axes), lead), put)
+        else with_sizes(_with_lead(renamed_axes(item, axes | windows.get(item.name, {})), lead), put)
         for item in graph.body
     )
-    own = {axes.get(name, name) for name in graph.by_name}
+    own = {axes.get(name, name) for name in graph.by_name}.difference(*windows.values())
+    own.update(*(sized_by_name(item.right) for item in body if isinstance(item, Equation)))
     known = {name: put[name] for name in own if name in put}
     used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
     used.update(name for size in known.values() for name in size_names(size))
@@ -70,6 +72,15 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         outputs=tuple(names.get(name, name) for name in graph.outputs),
         sizes=tuple({**known, **whole}.items()),
     )
+
+
+def _own_windows(graph: Graph, equation: Equation, values: Mapping[str, Any], taken: Taken) -> dict[str, str]:
+    """New names for the axes that are as long as a window allows and whose name has a value in the caller."""
+    named = sorted(axes_windowed(equation.right) & values.keys())
+    fitted = named and graph.scope(equation)
+    return {
+        name: taken.fresh(name) for name in named if not are_equal(fitted[name], symbol(name), graph.bound)
+    }
 
 
 def names_of_sizes(graph: Graph) -> set[str]:

@@ -27,6 +27,7 @@ from ..language.expression import (
     Literal,
     Ref,
     axes_of_index,
+    axes_windowed,
     occurring,
     show_index,
     sized_by_name,
@@ -34,7 +35,7 @@ from ..language.expression import (
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
-from .context import Known, Lengths, Names, Text, axes_windowed, leaves_of
+from .context import Known, Lengths, Names, Text, leaves_of
 from .instantiate import Matched, Operand
 from .lines import read
 

@@ -29,6 +29,8 @@ from ..language.expression import (
     Span,
     Taken,
     axes_of_index,
+    axes_told,
+    axes_windowed,
     check_numbers,
     contraction,
     depth,
@@ -52,7 +54,7 @@ from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
-from .context import Known, Text, axes_told, axes_windowed, remade_in
+from .context import Known, Text, remade_in
 
 ZERO, MINUS = Literal(0), Literal(-1)
 

@@ -151,6 +151,18 @@ def plain_axes(ref: Ref) -> tuple[str, ...]:
     return axes_of_index(tuple([entry for entry in ref.index if not isinstance(entry, _COMPUTED)]))
 
 
+def axes_told(expression: Expression) -> set[str]:
+    """The axes that index a dimension of a tensor directly, not inside of an expression."""
+    return {axis for ref in references(expression) for axis in plain_axes(ref)}
+
+
+def axes_windowed(expression: Expression) -> set[str]:
+    """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
+    entries = [entry for ref in references(expression) for entry in parts_of(ref)]
+    windowed = {axis for entry in entries for axis in free_axes(entry)}
+    return windowed - axes_told(expression) if windowed else windowed
+
+
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
     """The axes that exist only inside a part: those that it sums, or that a reduction removes."""
     if isinstance(part, Contraction):
