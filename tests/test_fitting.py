@@ -529,3 +529,36 @@ def test_sums_are_fitted_alike_at_any_scale(scale: float) -> None:
     graph = tn.layer("W[a,b] = A[a,r]*B[r,b] + C[a]*D[b]", a=6, b=8, r=2)
     one, other = (approximate(graph, each).misfit.weight for each in (weight, scale * weight))
     assert one == pytest.approx(other)
+
+
+@pytest.mark.parametrize("inputs", [None, "x"])
+@pytest.mark.parametrize(
+    ("form", "same"),
+    [
+        ("s * A[a,r] * B[r,b]", "A[a,r] * B[r,b]"),
+        ("s * A[a,r] * G[r] * t * B[r,b]", "A[a,r] * B[r,b]"),
+        ("s * A[a,b]", "A[a,b]"),
+        ("s * W[a,b]", "A[a,b]"),
+        ("repeat[a](repeat[b](s))", None),
+    ],
+)
+def test_a_number_is_a_factor(form: str, same: str | None, inputs: str | None) -> None:
+    rng = np.random.default_rng(0)
+    dense, w = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=6, o=4), rng.standard_normal((4, 6))
+    data = None if inputs is None else rng.standard_normal((50, 6))
+
+    def fitted(form: str) -> tuple[Any, Any]:
+        sizes = {"r": 2} if "r]" in form else {}
+        low = tn.substitute(dense, {"W": f"W[a,b] = {form}"}, **sizes)
+        return tn.fit(dense, {"W": w}, low, inputs=data)
+
+    params, lost = fitted(form)
+    assert params["W.s"].shape == ()
+    if same is not None:
+        expected = fitted(same)[1]["W"]
+        np.testing.assert_allclose(lost["W"].weight, expected.weight, rtol=1e-4, atol=1e-9)
+    elif data is None:
+        np.testing.assert_allclose(params["W.s"], w.mean())
+    else:
+        sums = data.sum(1)
+        np.testing.assert_allclose(params["W.s"], (data @ w.T).mean(1) @ sums / (sums @ sums), rtol=1e-3)

@@ -238,4 +238,4 @@ def _path(terms: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...
 
 def moved(array: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
     """An array with its axes in another order."""
-    return np.ascontiguousarray(array.transpose([before.index(axis) for axis in after]))
+    return np.asarray(array.transpose([before.index(axis) for axis in after]), order="C")  # 0 dimensions stay

@@ -196,10 +196,11 @@ class Site:
         return tuple(axis for axis in self.columns if axis not in self.product.summed)
 
     def moments(self, x: Any) -> Any:
-        """The second moments, along `columns` twice, of the tensor that multiplies the weight."""
-        other = {axis: f"{axis}′" for axis in self.columns}
+        """The second moments of the tensor that multiplies the weight: along `columns`, and again along those that are
+        summed."""
+        other = {axis: f"{axis}′" for axis in self.columns if axis not in self.kept}
         twice = tuple(other.get(axis, axis) for axis in self.around)
-        return contract([(x, self.around), (x, twice)], (*other, *other.values()))
+        return contract([(x, self.around), (x, twice)], (*self.columns, *other.values()))
 
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
@@ -312,7 +313,8 @@ def _matrix(site: Site, moments: Any) -> Any:
     """The moments as one matrix. Entries between different positions along kept axes are zero."""
     sizes = moments.shape[: len(site.columns)]
     positions = np.indices(sizes).reshape(len(sizes), -1)
-    found = moments.reshape(positions.shape[1], -1)
+    wide = (1 if axis in site.kept else size for axis, size in zip(site.columns, sizes, strict=True))
+    found = np.broadcast_to(moments.reshape(*sizes, *wide), sizes * 2).reshape(positions.shape[1], -1)
     for axis in site.kept:
         place = positions[site.columns.index(axis)]
         found = found * (place[:, None] == place)
