@@ -76,11 +76,10 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
 
 def _own_windows(graph: Graph, equation: Equation, values: Mapping[str, Any], taken: Taken) -> dict[str, str]:
     """New names for the axes that are as long as a window allows and whose name has a value in the caller."""
-    named = sorted(axes_windowed(equation.right) & values.keys())
-    fitted = named and graph.scope(equation)
-    return {
-        name: taken.fresh(name) for name in named if not are_equal(fitted[name], symbol(name), graph.bound)
-    }
+    named = axes_windowed(equation.right) & values.keys()
+    sizes = {name: graph.scope(equation)[name] for name in sorted(named)}
+    fits = (name for name, size in sizes.items() if not are_equal(size, symbol(name), graph.bound))
+    return {name: taken.fresh(name) for name in fits}
 
 
 def names_of_sizes(graph: Graph) -> set[str]:
