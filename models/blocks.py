@@ -215,7 +215,7 @@ def sublayer(
     scope: str,
     dropout: float = 0.0,
 ) -> Any:
-    """LayerNorm(x + SubLayer(x)) (thesis eq. 2.4.11), or x + SubLayer(LayerNorm(x)) with `pre`.
+    """LayerNorm(x + SubLayer(x)) (thesis, section 2.4.1), or x + SubLayer(LayerNorm(x)) with `pre`.
 
     Args:
         x: the tensor.

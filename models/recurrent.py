@@ -66,7 +66,7 @@ def rnn(
         in_size, hidden_size: the widths; for factorized weights, the sizes of the modes that a width is composed of.
         layers: the number of layers; each reads the outputs of the one before.
         bidirectional: whether each layer also runs from the last position to the first.
-        nonlinearity: "tanh" or "relu".
+        nonlinearity: "tanh", "sigmoid" or "relu".
         bias: whether b is added.
         states: whether the first states are inputs and the last ones outputs, to continue a sequence.
         factorization, rank: the form of each weight, as for `linear`.
@@ -74,13 +74,13 @@ def rnn(
     Raises:
         ShapeError: sizes, rank or factorization do not fit.
 
-    Source: Elman (1990), "Finding structure in time".
+    Source: Elman (1990), "Finding structure in time"; thesis eq. 1.1.1.
 
     Example:
         >>> tn.parameter_count(rnn(3, 4, layers=2))
         68
     """
-    chosen(nonlinearity, ("tanh", "relu"), "nonlinearity")
+    chosen(nonlinearity, ("tanh", "sigmoid", "relu"), "nonlinearity")
     return _stacked(
         "rnn", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank, nonlinearity
     )

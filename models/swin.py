@@ -406,7 +406,11 @@ def _layer(stage: int, grid: Pair, shifted: bool, dropped: float, windows: Windo
 
 
 def _merging(stage: int, grid: Pair, parts: Parts) -> tn.Graph:
-    """Merging: concatenates 2 × 2 neighbours of the grid, norms and projects them (thesis eq. 2.10.19)."""
+    """Merging: concatenates 2 × 2 neighbours of the grid, norms and projects them.
+
+    Thesis eq. 2.10.19 has a bias and no norm; this is the layer of the authors' code, where the lower neighbour comes
+    before the one to the right.
+    """
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)

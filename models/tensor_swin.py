@@ -7,7 +7,9 @@
     X̄ = mean over space,  Y = ⟨X̄, W⟩₃ + b                               head               (3.0.20–3.0.21)
 
 Grid, windows, shifts and residuals are those of Swin (`swin.py`). Each part may be dense instead, so that
-settings give every ablation between the two.
+settings give every ablation between the two. By default the model has what the thesis has not: tensorized MLPs and an
+output projection (its chapter 3 is `tensorized=("patches", "qkv", "merge", "head"), projected=False`), the position
+bias of Swin (`position_bias=False`), its norms, and biases in the embedding and the MLPs.
 """
 
 from __future__ import annotations
@@ -150,11 +152,14 @@ def tensor_window_attention(
     return sized_layer(text, "x", sizes)
 
 
-def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
+def contraction(
+    old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None, dropout: float = 0.0
+) -> tn.Graph:
     """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3). Parameters: Σ Oₖ·Eₖ, and ∏ Oₖ for b."""
     left, right = CONTRACTION.split(" = ")
     right = f"{right} + bias[(o1,o2,o3)]" if bias else right
     right = activated(activation, right) if activation else right
+    right = f"dropout({right}, {dropout!r})" if dropout else right
     sizes: dict[str, Any] = {f"e{n}": size for n, size in enumerate(old, 1)} | {
         f"o{n}": size for n, size in enumerate(new, 1)
     }
@@ -179,6 +184,7 @@ def tensor_swin(
     head_rank: Rank = "same",
     weights: str = "signed",
     position_bias: bool = True,
+    projected: bool = True,
     activation: str = "gelu",
     eps: float = 1e-5,
     dropout: float = 0.0,
@@ -201,12 +207,14 @@ def tensor_swin(
         narrow, padding: as in `swin`.
         ratios: the factor by which the MLP widens each mode.
         channels: C.
-        head_rank: the rank of the Tucker regression layer of the head.
+        head_rank: the rank of the Tucker regression layer of the head. "same" is full rank, which has more parameters
+            than a dense head; 1.0 is about as many.
         weights: "signed", "soft" or "hard".
         position_bias: whether scores have the position bias of Swin; those of dense attention always have.
+        projected: whether attention has an output projection, "output".
         activation: the activation of the MLPs.
         eps: ε of the norms.
-        dropout: the share of values dropped in dense MLPs in training.
+        dropout: the share of hidden values of the MLPs dropped in training.
         stochastic_depth: as in `swin`.
 
     Raises:
@@ -234,9 +242,10 @@ def tensor_swin(
         ratios=ratios,
         weights=weights,
         position_bias=position_bias,
+        projected=projected,
         activation=activation,
         eps=eps,
-        dropout=dropout,
+        dropout=real(dropout, "dropout", 0, 1),
     )
     last, windows = len(modes) - 1, Windows(window, narrow, padding)
     dropped = real(stochastic_depth, "stochastic_depth", 0, 1)
@@ -273,7 +282,7 @@ class _Layers:
     Attributes:
         named: the names of the modes of each stage.
         parted: the names of the numbers of heads along each mode.
-        parts, ratios, weights, position_bias, activation, eps, dropout: as in `tensor_swin`.
+        parts, ratios, weights, position_bias, projected, activation, eps, dropout: as in `tensor_swin`.
     """
 
     named: tuple[Sizes, ...]
@@ -282,6 +291,7 @@ class _Layers:
     ratios: Modes
     weights: str
     position_bias: bool
+    projected: bool
     activation: str
     eps: float
     dropout: float
@@ -310,8 +320,8 @@ class _Layers:
         return norm(self.wide(stage), self.eps)
 
     def attend(self, stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
-        """Window attention of a stage, with its output projection."""
-        if "qkv" not in self.parts and "output" not in self.parts:
+        """Window attention of a stage, with its output projection if there is one."""
+        if "qkv" not in self.parts and "output" not in self.parts and self.projected:
             return window_attention(
                 self.wide(stage), self.many(stage), side, grid=whole, shift=shift, weights=self.weights
             )
@@ -335,6 +345,8 @@ class _Layers:
                 weights=self.weights,
                 projected=False,
             )
+        if not self.projected:
+            return core
         out = (
             contraction(self.named[stage], self.named[stage])
             if "output" in self.parts
@@ -353,7 +365,7 @@ class _Layers:
                 activation=self.activation,
                 dropout=self.dropout,
             )
-        first = contraction(modes_of, hidden, activation=self.activation)
+        first = contraction(modes_of, hidden, activation=self.activation, dropout=self.dropout)
         return chain(first, contraction(hidden, modes_of), first="first", second="second")
 
     def merge(self, stage: int) -> tn.Graph:

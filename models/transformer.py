@@ -1,7 +1,7 @@
 """The Transformer: an encoder, a decoder, both, or one decoding step.
 
     Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V                        (thesis 2.3.3; `attention.py`)
-    y = LayerNorm(x + SubLayer(x))                                   (2.4.11), or before SubLayer, `pre`
+    y = LayerNorm(x + SubLayer(x))                                   (section 2.4.1), or before SubLayer, `pre`
     PE(pos, 2i) = sin(pos/10000^{2i/d}), PE(pos, 2i+1) = cos(…)      (2.3.1–2.3.2)
     the decoder is causal: M[i,j] = −∞ for j > i                     (2.7)
 

@@ -74,8 +74,8 @@ def vit(
         hidden: F, the width inside the MLP; 4·D if not given.
         classes: K; without it the output is y[b, D] of eq. 4.
         channels: C.
-        head: "linear" is initialized with zeros, as for fine-tuning; "mlp" has one hidden layer of width D
-            with tanh, as in pre-training (§3.1).
+        head: "linear" is initialized with zeros, as for fine-tuning; "mlp" has one hidden layer, as in
+            pre-training (§3.1); its width D and tanh are those of the authors' code.
         tokens: whether the output is LN(z_L)[b, N+1, D] of all tokens instead.
         activation: the activation of the MLP.
         qkv_bias: whether queries, keys and values have biases.

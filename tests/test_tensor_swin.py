@@ -83,11 +83,12 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
-def test_two_stages_against_their_equations() -> None:
+@pytest.mark.parametrize("is_projected", [True, False])
+def test_two_stages_against_their_equations(is_projected: bool) -> None:
     """A5, A6, A9, A10 in one: eq. 3.0.9–3.0.21 by einsum, each stage of one window and one layer."""
     stages = ((2, 1, 3), (2, 2, 3)), (1, 1), ((1, 1, 3), (2, 1, 1))
     settings: dict[str, Any] = {"window": 2, "ratios": (2, 1, 2), "head_rank": (2, 2, 2, 3)}
-    graph = models.tensor_swin(4, 2, *stages, 4, **settings, position_bias=False)
+    graph = models.tensor_swin(4, 2, *stages, 4, **settings, position_bias=False, projected=is_projected)
     p = parameters_of(graph)
 
     def normed(z: Any, name: str) -> Any:
@@ -120,7 +121,7 @@ def test_two_stages_against_their_equations() -> None:
         power = np.exp(abs(s))
         a = np.sign(s) * power / power.sum(-1, keepdims=True)
         y = np.einsum("buvwij,bjuavcwe->biuavcwe", a, v).reshape(z.shape)
-        z = z + projected(y, f"{name}.attention.output")
+        z = z + (projected(y, f"{name}.attention.output") if is_projected else y)
         inner = torch.nn.functional.gelu(
             torch.tensor(projected(normed(z, f"{name}.norm2"), f"{name}.mlp.first"))
         )
@@ -141,6 +142,16 @@ def test_the_head_has_the_formula_of_the_thesis() -> None:
     """Eq. 3.0.8: ∏ Rₖ + Σ Iₖ·Rₖ + R·O, and O for the bias; each rank by a name of its own."""
     table = {name: formula for name, formula, _ in tn.parameter_table(models.tensor_swin(classes=10))}
     assert str(table["head"]) == "i1*r1 + i2*r2 + i3*r3 + o*s + o + r1*r2*r3*s"
+
+
+@pytest.mark.parametrize("tensorized", [PARTS, ()])
+def test_mlps_drop_values_in_training(tensorized: tuple[str, ...]) -> None:
+    graph = models.tensor_swin(**small, tensorized=tensorized, dropout=0.5)
+    module, x = tn.module(graph), torch.randn(2, 3, 16, 16)
+    one, other = module(x), module(x)
+    assert not torch.equal(one, other)
+    module.eval()
+    assert torch.equal(module(x), module(x))
 
 
 @pytest.mark.parametrize(

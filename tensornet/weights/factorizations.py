@@ -140,8 +140,8 @@ def _axes(
 
 
 def _each(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """One rank for each mode: at most the size of the mode."""
-    return sizes
+    """One rank for each mode: at most the size of the mode, and the product of all others."""
+    return tuple(min(size, prod(sizes) // size) for size in sizes) if len(sizes) > 1 else sizes
 
 
 def _terms(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ from .ranks import Rank
 
 def substitute(
     graph: Graph,
-    weights: Mapping[str, Form],
+    weights: str | Mapping[str, Form],
+    form: Form | None = None,
     *,
     inputs: str | Sequence[str] = (),
     constants: Mapping[str, Any] | None = None,
@@ -65,13 +66,14 @@ def substitute(
 
     Args:
         graph: a layer or a model.
-        weights: name to equations or to the name of a factorization. "+low_rank" keeps the original weight and adds a
-            factorization to it, which starts at zero. The names are scoped names of parameters, or patterns of
-            `fnmatch`, where `*` matches anything, including dots. A later pattern overrides an earlier one. In the
-            equations, a name that no line defines is a new parameter of this weight. The weight's own name is the
-            original weight, which stays as the parameter `W.base`; terms added to it start at zero. A left side
-            without axes, `W = …`, has the axes that its line reads the original weight with, or else its declared
-            axes.
+        weights: name to equations or to the name of a factorization; or one name, and `form`. "+low_rank" keeps the
+            original weight and adds a factorization to it, which starts at zero. The names are scoped names of
+            parameters, or patterns of `fnmatch`, where `*` matches anything, including dots. A later pattern overrides
+            an earlier one. In the equations, a name that no line defines is a new parameter of this weight. The
+            weight's own name is the original weight, which stays as the parameter `W.base`; terms added to it start at
+            zero. A left side without axes, `W = …`, has the axes that its line reads the original weight with, or else
+            its declared axes.
+        form: the equations or the factorization, if `weights` is one name or pattern.
         inputs: other parameters and constants of the graph that the equations read. They are looked up in the scope
             of the weight and then in the enclosing scopes. They do not become new parameters.
         constants: arrays with fixed values that the equations read, by name.
@@ -101,6 +103,8 @@ def substitute(
         >>> import tensornet as tn
         >>> layer = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64)
         >>> low = substitute(layer, {"W": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=8, c=8, r=2)
+        >>> low == substitute(layer, "W", "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]", a=8, c=8, r=2)
+        True
         >>> print(low.equations[0], *low.parameters, tn.parameter_count(low), sep="\\n")
         W[(a,b),(c,d)] = W.P[a,c,r] * W.Q[r,b,d]
         W.P[a,c,r]: parameter
@@ -115,7 +119,7 @@ def substitute(
     values = by_name(constants, "the constants", '{"c": array}')
     starts = by_name(init, "the starts in init", '{"P": 0.02}')
     made = Weights(graph, inputs, values, starts, shared, rank, modes, sizes)
-    told = _told(graph, weights)
+    told = _told(graph, weights if form is None else {f"{weights}": form})
     groups: dict[tuple[str, Any], tuple[str, ...]] = {}
     for leaf, _, group in told:
         groups[group] = (*groups.get(group, ()), leaf.name)
@@ -137,7 +141,7 @@ class _Told(NamedTuple):
     group: tuple[str, Any]
 
 
-def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
+def _told(graph: Graph, weights: str | Mapping[str, Form]) -> list[_Told]:
     """The weights that patterns select, each with the form from the last matching pattern."""
     if not isinstance(weights, Mapping):
         fix = 'write {"*.W1": "low_rank"}'
