@@ -354,3 +354,22 @@ def test_calls_are_found_without_the_guards_of_torch(monkeypatch: pytest.MonkeyP
     for count in (2, 2, 2, 5, 2):
         x = torch.randn(count, 3)
         torch.testing.assert_close(module(x), x @ module.W.T)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["y[b,t] = x[b,:3] * 2", "def f(z):\n    z[b,c,t]: input\n    y[b,t] = sum[c](z[b,c,-3:-1])\ny = f(x)"],
+)
+def test_a_slice_longer_than_its_axis_is_refused_where_a_compiler_leaves_sizes_open(text: str) -> None:
+    graph = tn.layer(text, inputs="x[b,c,t]" if "def" in text else "x[b,t]")
+    module, shape = tn.module(graph), (2, 4) if "def" in text else (2,)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
+    for length in (6, 7, 3):
+        assert torch.equal(compiled(x := torch.randn(*shape, length)), module(x))
+    with pytest.raises(Exception, match="a slice needs 3 positions"):
+        compiled(torch.randn(*shape, 2))
+    dims = tuple(torch.export.Dim.AUTO for _ in (*shape, 0))
+    exported = torch.export.export(module, (torch.randn(*shape, 6),), dynamic_shapes=(dims,)).module()
+    assert torch.equal(exported(x := torch.randn(*shape, 3)), module(x))
+    with pytest.raises(Exception, match="3"):
+        exported(torch.randn(*shape, 2))

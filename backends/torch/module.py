@@ -15,6 +15,7 @@ from tensornet.codegen.tuning import check_tuning
 from tensornet.display import Memory, in_bytes
 from tensornet.dtypes import element_type
 from tensornet.errors import DtypeError, EquationError
+from tensornet.graph.argument_shapes import least_lengths
 from tensornet.graph.graph import Graph
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
@@ -185,6 +186,8 @@ class TensorModule(torch.nn.Module):
         given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
         self._get_ready(*(each for told in given for each in told))
         assert self._traced is not None
+        for number, at, least, told in self._traced.least:
+            torch._check(inputs[number].shape[at] >= least, lambda told=told: told)  # type: ignore[no-untyped-call]
         return self._traced
 
     def _arrange(self, asked: frozenset[str]) -> _Arranged:
@@ -265,10 +268,12 @@ class _Arranged(Executable):
         parameters: module number and name of each parameter that the function takes.
         needed: the numbers of the modules that must be there.
         traced: what a compiler traces.
+        least: how long slices need the dimensions of inputs, which no other check compares in a compiled module.
     """
 
     calls: GuardedCache
     traced: Ready
+    least: list[tuple[int, int, int, str]]
 
     def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
         within = module._options["memory_limit"] is not None and not asked  # one plan, to keep the limit
@@ -300,6 +305,7 @@ class _Arranged(Executable):
         told = [shape for shape in shapes if shape is not None]
         program = self.last(device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None)
         self.traced = self._ready_at(program, Place(device, dtype, ()))
+        self.least = [(*each, f"a slice needs {each[-1]} positions") for each in least_lengths(self.graph)]
 
     def gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
         gone = {at for at in self.needed if standing[at] is None}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import Place, ShapeError
-from ..sizes import evaluate, size_names, solve_size
+from ..language.expression import ELLIPSIS, Call
+from ..ops.structure import amounts_in, is_inside
+from ..sizes import evaluate, name_of, size_names, solve_size, symbol
 from .graph import Graph
 from .leaves import Leaf
-from .shape_inference import dim_size
+from .shape_inference import dim_size, scalar_size
 
 
 def sizes_from_shapes(
@@ -47,6 +49,25 @@ def sizes_from_shapes(
         if untold and size == 0:
             raise _untold(leaf, position, untold[0])
     return {name: known[name] for name in graph.open_sizes if name in known}
+
+
+def least_lengths(graph: Graph) -> Iterator[tuple[int, int, int]]:
+    """The dimensions of inputs with an open size in which slices need some positions: the numbers of the input and of
+    the dimension, and how many positions."""
+    least: dict[str, int] = {}
+    for equation in graph.flat.own:
+        for part in equation.parts:
+            if isinstance(part, Call) and is_inside(part):
+                sizes = graph.flat.scope(equation).inside(part)
+                for more in (scalar_size(each, sizes) for _, each in amounts_in(part)):
+                    needed = {name: evaluate(more + symbol(name), graph.bound) for name in size_names(more)}
+                    for name, length in needed.items():
+                        if isinstance(length, int):
+                            least[name] = max(length, least.get(name, 0))
+    for number, leaf in enumerate(graph.inputs):
+        names = [name_of(dim_size(dim)) or "" for dim in leaf.dims]
+        if ELLIPSIS not in names:
+            yield from ((number, at, least[name]) for at, name in enumerate(names) if least.get(name, 0))
 
 
 def _without_lead(
