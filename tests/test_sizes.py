@@ -255,3 +255,11 @@ def test_numbers_and_made_axes_of_a_block_are_its_own_or_those_of_the_text(
     np.testing.assert_allclose(tn.compile(graph)({}, np.ones(5)), np.full(5, float(times)))
     assert tn.layer(str(graph)) == graph
     assert tn.Graph.from_json(graph.to_json()) == graph
+
+
+def test_a_size_that_a_block_has_of_its_own_is_not_the_one_given() -> None:
+    inner = "def f(x):\n    x[n]: input\n    k: 4\n    z[k,n] = U[k] * x[n]\n"
+    outer = f"def g(x):\n    {inner.replace(chr(10), chr(10) + '    ')}x[n]: input\n    y = f(x)\n"
+    for block, name in ((inner, "f"), (outer, "g")):
+        graph = tn.layer(f"x[n:3]: input\n{block}y = {name}(x)", k=2)
+        assert tn.parameter_count(graph) == 4
