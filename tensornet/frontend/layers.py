@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
@@ -558,6 +558,7 @@ def _check_unused(text: Text, leaves: list[Leaf]) -> None:
 def _sizes_in_blocks(text: Text) -> None:
     """Unifies each given size that no line of the text speaks of with that of an axis of a block."""
     alone = text.given.keys() - text.reaching - (said := _mentioned(text))
+    alone -= {*_sizes_told(text.definitions.values())}  # which blocks have of their own
     for name in sorted(
         name for name in alone if text.given[name] != symbol(name)
     ):  # else a size of the caller
@@ -578,6 +579,13 @@ def _sizes_in_blocks(text: Text) -> None:
                 raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
             if not any(text.unifier.same(text.given[name], size) for size, _ in found):
                 _unify_one(text, name, found)
+
+
+def _sizes_told(definitions: Iterable[Definition]) -> Iterator[str]:
+    """The names whose sizes lines of blocks give."""
+    for block in definitions:
+        yield from (s.name for s in block.statements if isinstance(s, Declaration) and s.kind == "size")
+        yield from _sizes_told(s for s in block.statements if isinstance(s, Definition))
 
 
 @told_in("blocks")
