@@ -16,7 +16,7 @@ import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked
-from .dimensions import Size, chosen, divided, real, sized_layer
+from .dimensions import Size, chosen, divided, halved, real, sized_layer
 from .positions import Rotary
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "attention_in_two", "dot_product_attention"]
@@ -215,7 +215,7 @@ def attention(
     if grouped:
         widths |= {"h": groups, "m": divided(heads, groups, "heads", "groups")}
     if turn is not None:
-        widths |= {"w": divided(widths["d"], 2, "the width of a head", "a sine and a cosine"), "s": 2}
+        widths |= {"w": halved(widths["d"], "the width of a head"), "s": 2}
     outputs = ["y", "k", "v"] if past else ["y"]
     return sized_layer("\n".join(lines), inputs, widths, outputs=outputs)
 

@@ -14,13 +14,13 @@ from .transformer import POSITIONS, Stack
 __all__ = ["transformer_classifier"]
 
 POOLS = {
-    "max": ("y[b,c] = max[n]({x})", "where(keep[b,n] != 0, x[b,n,c], -1e30)"),
-    "mean": ("y[b,c] = mean[n](x[b,n,c])", ""),
-    "first": ("y[b,c] = x[b,0,c]", ""),
+    "max": ("y[b,k] = max[n]({x})", "where(keep[b,n] != 0, x[b,n,k], -1e30)"),
+    "mean": ("y[b,k] = mean[n](x[b,n,k])", ""),
+    "first": ("y[b,k] = x[b,0,k]", ""),
 }
 MASKED_MEAN = """
     there[b,n] = where(keep[b,n] != 0, 1, 0)
-    y[b,c] = x[b,n,c] * there[b,n] / maximum(sum[n](there[b,n]), 1)
+    y[b,k] = x[b,n,k] * there[b,n] / maximum(sum[n](there[b,n]), 1)
 """
 
 
@@ -57,7 +57,8 @@ def transformer_classifier(
         dim, depth, heads, hidden, pre, positions, length, scale: as in `transformer`.
         activation, bias, out_bias, eps, dropout: as in `transformer`.
         embedding_norm: whether a norm follows the embedding and its positions.
-        pool: how positions are reduced to one vector: their "max", their "mean", or the "first".
+        pool: which logits of the positions are the result: their "max", their "mean", or the "first". A text that is
+            all padding has a "max" of −1e30.
         padding: whether `keep` is an input.
 
     Raises:
@@ -80,15 +81,15 @@ def transformer_classifier(
     line, masked = POOLS[pool]
     if pool == "mean" and padding:
         line = MASKED_MEAN
-    line = line.format(x=masked if padding else "x[b,n,c]")
+    line = line.format(x=masked if padding else "x[b,n,k]")
     used = padding and pool != "first"
 
     def forward(t: tn.Tensor, *keep: tn.Tensor) -> Any:
         x = stack.embed(t, "V", "embedding", "source")
         x = stack.encode(x, list(keep), depth)
-        pooled = tn.layer(line, inputs=["x[b,n,c]", *(["keep[b,n]"] if used else [])])
-        y = pooled(x, *(keep if used else ()))
-        return projection("D", "K")(y, scope="head")
+        x = projection("D", "K")(x, scope="head")
+        pooled = tn.layer(line, inputs=["x[b,n,k]", *(["keep[b,n]"] if used else [])])
+        return pooled(x, *(keep if used else ()))
 
     sizes = {"V": vocabulary, "K": classes, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(positions == "learned", L=length)

@@ -50,7 +50,7 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
 
     Args:
         model: a model of one of these classes, or of a derived class that computes the same. The
-            graph is that of `model.eval()`; give `dropout=` to train with dropout.
+            graph is that of `model.eval()`; give `dropout=` to train with dropout (all but Perceiver).
         **changes: settings of our model that the configuration does not fix, such as
             `two_streams=True, mask="permutation", segments=True, memory=True` for XLNet, whose
             masks are nonzero at positions that may be seen; `mask=True` for the Perceiver; `padding=True` for

@@ -71,6 +71,17 @@ def sized_model(forward: Callable[..., Any], inputs: Any, sizes: Mapping[str, An
     return hygienic(lambda **known: tn.model(run, inputs=declared, **known), dict(sizes))
 
 
+def halved(total: Size, what: str) -> Size:
+    """`total / 2`, the number of sines and of cosines among so many.
+
+    Raises:
+        ShapeError: it is odd.
+    """
+    if isinstance(total, int) and total % 2:
+        raise ShapeError(f"{what}={total} is odd", fix=f"give an even one, as {total + 1}: half are sines")
+    return divided(total, 2, what, "2")
+
+
 def divided(total: Size, parts: Size, what: str, into: str) -> Size:
     """`total / parts`, which must be an integer if both are known.
 

@@ -17,7 +17,7 @@ from .attention import attention
 from .blocks import embedding, encoder_layer, gated_feed_forward, rms_norm
 from .causal import language_model, masks
 from .checked import checked
-from .dimensions import Size, count, divided, when
+from .dimensions import Size, count, divided, halved, when
 
 __all__ = ["PRESETS", "llama"]
 
@@ -105,7 +105,7 @@ def llama(
     width = divided(dim, heads, "dim", "heads") if width is None else width
     groups = heads if groups is None else groups
     divided(heads, groups, "heads", "groups")
-    divided(width, 2, "width", "a sine and a cosine")
+    halved(width, "width")
     count(depth, "depth")
     attend = attention(
         *("D", "h"),

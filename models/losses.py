@@ -56,7 +56,7 @@ def cross_entropy(*, tokens: bool = False, smoothing: float = 0.0, ignore: int |
 
 @checked
 def permutation_loss(*, smoothing: float = 0.0) -> tn.Graph:
-    """The mean over predicted positions of −log p(x_{z_t} | x_{z<t}): the objective of eq. 5, negated.
+    """The mean over predicted positions of −log p(x_{z_t} | x_{z<t}); eq. 5 is the sum, negated.
 
     Inputs: logits[b, p, v] at the predicted positions, t[b, n] of all tokens, and z[b, p], the positions
     as integers. Output: a scalar. No parameters.

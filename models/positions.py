@@ -11,7 +11,7 @@ import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked
-from .dimensions import Size, divided, real, sized_layer
+from .dimensions import Size, halved, real, sized_layer
 
 __all__ = ["Rotary", "fourier_features", "learned_positions", "rotary_embedding", "sinusoidal_positions"]
 
@@ -67,7 +67,7 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
         PE[n,{entry}] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
         y[b,n,c] = x[b,n,c] + PE[n,c]
     """
-    sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
+    sizes = {"k": halved(dim, "dim"), "c": dim}
     known: dict[str, Any] = {"past": "past"} if past else {}
     return sized_layer(text, "x", sizes, s=2, **known)
 
@@ -170,7 +170,7 @@ def rotary_embedding(
     """
     rotary = Rotary.of(base, scaling, neighbours)
     text = "\n".join([*rotary.tables("n", past=past), rotary.turned("y", "x", "...", "n")])
-    sizes = {"w": divided(width, 2, "width", "a sine and a cosine"), "d": width}
+    sizes = {"w": halved(width, "width"), "d": width}
     known: dict[str, Any] = {"past": "past"} if past else {}
     return sized_layer(text, "x[...,n,d]", sizes, s=2, **known)
 

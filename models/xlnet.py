@@ -7,7 +7,7 @@
 
 The factorization order z is given as the input `see`: see[i,j] ≠ 0 if j comes before i in z. Only the
 predicted positions have a query stream. Relative positions and memory are those of Transformer-XL
-(Dai et al. 2019, §3.3); segments are relative too (§2.5).
+(Dai et al. 2019, §3.2 and 3.3); segments are relative too (§2.5).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 from .attention import HIDDEN
 from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, sized_model, when
+from .dimensions import Size, chosen, count, divided, halved, sized_model, when
 
 __all__ = ["PRESETS", "xlnet"]
 
@@ -241,11 +241,11 @@ def xlnet(
     """XLNet, for pre-training with two streams or fine-tuning with the content stream alone.
 
     Inputs: t[b, n] of tokens; with two streams z[b, p], the positions to predict; with masks see[b, n, m], nonzero
-    where position n may see position m (a content stream always sees itself), and keep[b, n], nonzero at tokens
-    that are not padding; with `segments` segment[b, n] of integers from 0; with `memory` memory0[b, past, D],
-    memory1, … for every layer. Outputs: logits[b, p, V] of the query stream, or [b, n, V] of the content stream
-    alone, or the result of another `head`; with `memory` also the inputs h[b, n, D] of every layer, to be appended
-    to the memories for the next call.
+    where position n may see position m (content always sees itself; see[b, i, i] is 0 in an order, else the query
+    at i sees the token that it predicts), and keep[b, n], nonzero at tokens that are not padding; with `segments`
+    segment[b, n] of integers from 0; with `memory` memory0[b, past, D], memory1, … for every layer. Outputs:
+    logits[b, p, V] of the query stream, or [b, n, V] of the content stream alone, or the result of another `head`;
+    with `memory` also the inputs h[b, n, D] of every layer, to be appended to the memories for the next call.
 
     Args:
         vocabulary: V.
@@ -254,7 +254,8 @@ def xlnet(
         heads: the number of heads, which divides D.
         hidden: the hidden width of the feed-forward networks.
         two_streams: whether there is a query stream, which adds the parameter w of width D.
-        mask: "permutation" for the input see, "padding" for keep, both or neither.
+        mask: "permutation" for the input see, "padding" for keep, both or neither. Without "permutation" and `causal`,
+            queries see all tokens, the one that they predict too, as in `transformers`.
         causal: whether positions also see none after them, for any factorization order.
         segments: whether there are segments, which add 3·D parameters for each layer.
         memory: whether layers also attend to memories; those belong to segment 0.
@@ -270,7 +271,7 @@ def xlnet(
         logits_bias: whether the logits of tokens have a bias; the paper has none.
         activation: the activation of the feed-forward networks.
         eps: ε of the norms.
-        dropout: the share dropped in training.
+        dropout: the share dropped in training, of attention weights, hidden values and the results of sublayers.
 
     Raises:
         ShapeError: the heads do not divide D, or a choice is unknown.
@@ -289,7 +290,7 @@ def xlnet(
     if head == "classes" and two_streams:
         raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
     divided(dim, heads, "dim", "heads")
-    divided(dim, 2, "dim", "a sine and a cosine")
+    halved(dim, "dim")
     count(depth, "depth")
     if clamp_len is not None:
         count(clamp_len, "clamp_len", 1)

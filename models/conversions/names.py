@@ -146,7 +146,7 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def table(text: str, prefix: str = "") -> Names:
-    """Our names of parameters to theirs, from a table.
+    r"""Our names of parameters to theirs, from a table.
 
     A line is `is ours theirs` for one parameter, or `kind ours theirs` for the parts of a norm or a linear layer. For
     a kind with several layers, `theirs` is what their names begin with, and the rest follows.
