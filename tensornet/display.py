@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
 import operator
@@ -173,8 +174,9 @@ def in_bytes(limit: Memory | None) -> int | None:
             )
     elif isinstance(limit, float):
         number = limit
-    elif not isinstance(limit, bool) and hasattr(limit, "__index__"):
-        number = operator.index(limit)
+    elif not isinstance(limit, bool):
+        with contextlib.suppress(TypeError):
+            number = operator.index(limit)
     if not 0 <= number < math.inf:
         fix = 'give bytes, or a text such as "512 MiB" or "1GB"'
         raise BackendError(f"memory_limit={limit!r} is no amount of memory", fix=fix)

@@ -162,6 +162,8 @@ def by_name(given: object, what: str, example: str) -> Mapping[str, Any]:
         raise EquationError(
             f"{what} are a {type(given).__name__}, not values by their names", fix=f"give {example}"
         )
+    for name in (name for name in given or {} if not isinstance(name, str)):
+        raise EquationError(f"{what} are named by {name!r}, which is no text", fix=f"give {example}")
     return given or {}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, ShapeError
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
 from ..language.expression import axes_of_index, contraction, free_axes, product_of, references
@@ -22,6 +22,7 @@ from .metrics import DAMPING, metrics, others_of, products_with
 __all__ = ["fit", "nearest"]
 
 
+@of_graph
 def fit(
     graph: Graph,
     params: Mapping[str, Any],
@@ -94,8 +95,11 @@ def fit(
     settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress)
     if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 <= damping < math.inf:
         raise ShapeError(f"damping is {damping!r}", fix=f"give a number from 0, as {DAMPING}")
-    if set(params) != {leaf.name for leaf in graph.parameters}:
+    if not isinstance(params, Mapping) or set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
+    if not isinstance(substituted, Graph):
+        fix = "give tensornet.substitute(graph, …)"
+        raise EquationError(f"a graph with equations for weights is expected, not {substituted!r}", fix=fix)
     found = _replacements(graph, substituted)
     paths = [each.path for each in found]
     weighed = {} if inputs is None else metrics(graph, params, paths, inputs, damping)

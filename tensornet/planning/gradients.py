@@ -286,7 +286,7 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
     known = [leaf.name for leaf in graph.leaves if leaf.kind != "constant"]
     if wrt is None and graph.parameters:
         return tuple(leaf.name for leaf in graph.parameters)
-    if wrt is None or not wrt:
+    if wrt is None or (isinstance(wrt, Sequence) and not wrt):
         what = "wrt= names no leaf" if wrt is not None else "the graph has no parameters"
         told = ", ".join(known) or "none"
         raise EquationError(

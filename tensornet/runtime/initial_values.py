@@ -13,7 +13,7 @@ from ..codegen.loading import LoadedProgram, Place
 from ..codegen.program import planned
 from ..device.cost_model import default_profile
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, TensornetError, near, warn
+from ..errors import DtypeError, EquationError, ShapeError, TensornetError, by_name, near, warn
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Constant, start_of
@@ -95,7 +95,7 @@ def _told(graph: Graph, init: Any) -> Graph:
     """The graph with the given starts of parameters; a single start applies to those that would be drawn."""
     if isinstance(init, Mapping):
         told = {}
-        for pattern, value in init.items():
+        for pattern, value in by_name(init, "the starts in init", '{"W": 0.02}').items():
             names = [leaf.name for leaf in graph.parameters if fnmatch.fnmatchcase(leaf.name, pattern)]
             if not names:
                 known = [leaf.name for leaf in graph.parameters]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import EquationError, by_name
-from ..graph.graph import Apply, Graph, given_to, inlined
+from ..graph.graph import Apply, Graph, given_to, inlined, of_graph
 from ..graph.leaves import Leaf, told_by
 from ..graph.shape_inference import Axis, Dim
 from ..language.equation import Equation, spoken_sizes
@@ -24,6 +24,7 @@ from .equations import KEPT, Form, Modes, Weight, Weights
 from .ranks import Rank
 
 
+@of_graph
 def substitute(
     graph: Graph,
     weights: str | Mapping[str, Form],
