@@ -35,7 +35,7 @@ def functions(
         typer.echo(reference.page(result_of), nl=False)
         return
     if section := reference.sections().get(name):
-        typer.echo(section)
+        answer(as_json, {"name": name, "text": section}, section)
         return
     rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
     if name:

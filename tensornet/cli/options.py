@@ -40,8 +40,8 @@ Threads = Annotated[int | None, Option(min=1, help="Threads of the processor.")]
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that prints text unchanged: `softmax[j]` is not read as markup."""
-    return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+    """A console that prints text unchanged: `softmax[j]` is not read as markup, nor `:x:` as a sign."""
+    return Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
 def tell(*what: Any) -> None:

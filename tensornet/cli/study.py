@@ -81,7 +81,7 @@ def study(
         workers=workers_of(jobs, dask),
         mesh=settings_of(mesh.split(",")) if mesh else None,
         shard=pairs(shard, "AXIS=MESH") if shard else "auto",
-        console=Console(stderr=as_json),
+        console=Console(stderr=as_json, emoji=False),
     )
     if as_json and os.environ.get("RANK", "0") == "0":  # of the processes of torchrun
         typer.echo((folder / "results.json").read_text())

@@ -237,7 +237,7 @@ class Sweep:
 
     def __str__(self) -> str:
         lines = io.StringIO()
-        Console(file=lines, width=WIDE, color_system=None).print(self)
+        Console(file=lines, width=WIDE, color_system=None, emoji=False).print(self)
         return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
