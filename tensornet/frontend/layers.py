@@ -178,6 +178,11 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
         if name in defined:
             raise EquationError(f"'{name}' is defined twice", place, "give each result its own name")
         defined.add(name)
+    for name, entry in text.known.items():
+        if entry.kind == "input" and entry.dims == () and name in text.axes:
+            message = f"'{name}' is an axis here, and an input without axes, which could not be read"
+            fix = f"rename one of them; a position is one of several, as in inputs='{name}[n]' and E[{name}[0],c]"
+            raise EquationError(message, entry.place, fix)
     waiting = ahead.keys() & set(read_later(text.lines, text.known))
     for line in text.body:
         if isinstance(line, Calling):
