@@ -815,6 +815,49 @@ def test_packed_batches_are_looped_over_without_padding(
     assert sum(seen) == 2 * sum(lengths) * len(looped.suffixes)
 
 
+class Pairs(nn.Module):
+    """A bilinear layer, of each input with itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs = nn.Bilinear(24, 24, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.pairs(x, x)
+        return found
+
+
+LAYERS = {
+    "line": lambda: (nn.ConvTranspose1d(16, 24, 4, stride=2, groups=2), torch.randn(2, 16, 9)),
+    "image": lambda: (nn.ConvTranspose2d(16, 24, 3, stride=2, output_padding=1), torch.randn(2, 16, 5, 6)),
+    "space": lambda: (nn.ConvTranspose3d(8, 12, 3, padding=1), torch.randn(2, 8, 3, 4, 5)),
+    "bag": lambda: (nn.EmbeddingBag(60, 24, mode="sum", padding_idx=3), torch.randint(0, 60, (4, 5))),
+    "pairs": lambda: (Pairs(), torch.randn(5, 24)),
+}
+
+
+@pytest.mark.parametrize("budget", [{"parameters": 0.6}, {"bytes": 0.3}])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_read_the_whole_weight_compute_with_that_of_their_factors(
+    name: str, budget: dict[str, float], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    network, x = LAYERS[name]()
+    small = tn.compress(network, **budget)
+    (path,) = small.allocation.weights
+    whole = copy.deepcopy(network)
+    with torch.no_grad():
+        owner, _, _ = path.rpartition(".")
+        whole.get_parameter(path).copy_(small.model.get_submodule(owner).weight)
+        assert torch.allclose(small.model(x), whole(x), atol=1e-6)
+    small.model(x).square().sum().backward()
+    assert all(each.grad is not None for each in small.model.parameters())
+    again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network).model
+    assert torch.equal(again(x), small.model(x))
+    with pytest.raises(EquationError, match="which saves no flops"):
+        tn.compress(network, flops=0.5, calibrate=[x])
+
+
 class Decoder(nn.Module):
     """A layer of a decoder, whose attention to itself and to the memory reads one weight each in parts."""
 

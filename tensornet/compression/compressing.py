@@ -146,9 +146,10 @@ def compress(
     """Makes a trained network smaller: spreads a budget over its weights, and replaces weights by factors.
 
     A graph gives a graph with its parameters, and a `torch.nn.Module` gives a module of the same structure. `Linear`,
-    `Conv1d` to `Conv3d`, `Embedding`, the projections of `MultiheadAttention` and `Conv1D` of transformers keep their
-    classes, biases, names and hooks. They have factors in place of `weight`, which can still be read. The given
-    network is not changed.
+    `Conv1d` to `Conv3d`, `Embedding` and `Conv1D` of transformers keep their classes, biases, names and hooks. They
+    have factors in place of `weight`, which can still be read. So do the projections of `MultiheadAttention`,
+    `ConvTranspose1d` to `3d`, `EmbeddingBag` and `Bilinear`, which make the weight of factors at each call: a budget
+    of FLOPs or seconds leaves them as they are. The given network is not changed.
 
     Args:
         network: a graph, or a `torch.nn.Module`.

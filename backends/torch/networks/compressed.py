@@ -25,7 +25,7 @@ from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
-from .factorized import CONVOLUTION, EMBEDDING, Kind, factorize, form_of, kind_of, splits_output
+from .factorized import CONVOLUTION, Kind, factorize, form_of, kind_of, splits_output
 from .moments import Moments
 from .recurrent import closed, opened
 from .rounded import of_factors
@@ -83,7 +83,7 @@ class _Holding:
     ) -> None:
         """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
         self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
-        if self.groups == 1:
+        if self.groups == 1 and (not kind.is_whole or isinstance(module, torch.nn.MultiheadAttention)):
             is_masked = mask is not None and kind != CONVOLUTION and x.shape[: mask.ndim] == mask.shape
             self.moments.see(module, kind, x, y, mask.bool() if mask is not None and is_masked else None)
 
@@ -91,7 +91,7 @@ class _Holding:
         """The weight as a candidate for factors under a budget."""
         kind, count = self.kind, len(self.shape)
         columns = tuple(range(1, count)) if kind == CONVOLUTION else kind.columns
-        lone = alone(self.dims, () if kind == EMBEDDING else columns, groups=self.groups)
+        lone = alone(self.dims, columns, groups=self.groups)
         return Candidate(self.path, self.dims, lone, self.weight.detach().cpu(), max(1, self.rows))
 
 
@@ -196,6 +196,12 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         batches, held = held_out(batches_in(calibrate))
         _calibrate(network, holdings, batches)
     if kind in ("flops", "seconds"):
+        holdings = [each for each in holdings if not each.kind.is_whole]
+        if not holdings:
+            fix = "give a budget of parameters or bytes"
+            raise EquationError(
+                f"these weights are made of factors at each call, which saves no {kind}", fix=fix
+            )
         _check_costs(holdings, options, calibrate)
     plain = [each.candidate() for each in holdings]
     ways: list[Sequence[Candidate]] = [plain]

@@ -36,7 +36,7 @@ class Kind:
         name: identifies the kind.
         parameter: the name of the weight.
         text: the equation of the result from the input and the weight. Empty if the module itself computes it.
-        columns: the dimensions of the weight that are dimensions of the input.
+        columns: the dimensions of the weight that are dimensions of the input; none if rows are looked up.
         input: the name of the input in the equation.
     """
 
@@ -51,12 +51,18 @@ class Kind:
         """The name of the submodule that holds the factors."""
         return f"{self.parameter}_factors"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the layer computes with the whole weight, which factors make at each call."""
+        return self.name == "whole"
+
 
 LINEAR = Kind("linear", text=f"y[...,o] = x[...,i] * {WEIGHT}[o,i]")
 TURNED = Kind("conv1d of transformers", text=f"y[...,i] = x[...,o] * {WEIGHT}[o,i]", columns=(0,))
-EMBEDDING = Kind("embedding", text=f"y[...,i] = {WEIGHT}[k[...],i]", input="k")
+EMBEDDING = Kind("embedding", text=f"y[...,i] = {WEIGHT}[k[...],i]", columns=(), input="k")
 CONVOLUTION = Kind("convolution")
-PROJECTIONS = Kind("projections", parameter="in_proj_weight")
+WHOLE = functools.partial(Kind, "whole")
+"""The kinds of layers that compute with the whole weight."""
 
 
 def kind_of(module: Module) -> Kind | None:
@@ -70,8 +76,14 @@ def kind_of(module: Module) -> Kind | None:
         return EMBEDDING if module.max_norm is None and not module.sparse else None
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return CONVOLUTION
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        return WHOLE(columns=(0,))
+    if isinstance(module, nn.EmbeddingBag):
+        return WHOLE(columns=()) if module.max_norm is None and not module.sparse else None
+    if isinstance(module, nn.Bilinear):
+        return WHOLE(columns=(1, 2))
     if isinstance(module, nn.MultiheadAttention):
-        return PROJECTIONS if module.in_proj_weight is not None else None
+        return WHOLE("in_proj_weight") if module.in_proj_weight is not None else None
     if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):
         return TURNED
     return None
@@ -212,7 +224,7 @@ def form_of(
         rank = len(bits_of_ranks(rank))
     form = formed(tuple((size,) for size in shape), method, rank, modes)
     program = form.program
-    if kind == PROJECTIONS:
+    if kind.is_whole:
         return Form(program, program)
     if kind == CONVOLUTION:
         return Form(program, _chain(program, form.product, shape, groups))
