@@ -196,13 +196,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         batches, held = held_out(batches_in(calibrate))
         _calibrate(network, holdings, batches)
     if kind in ("flops", "seconds"):
-        holdings = [each for each in holdings if not each.kind.is_whole]
-        if not holdings:
-            fix = "give a budget of parameters or bytes"
-            raise EquationError(
-                f"these weights are made of factors at each call, which saves no {kind}", fix=fix
-            )
-        _check_costs(holdings, options, calibrate)
+        holdings = _cheaper(holdings, options, calibrate)
     plain = [each.candidate() for each in holdings]
     ways: list[Sequence[Candidate]] = [plain]
     if calibrate is not None:
@@ -234,24 +228,30 @@ def _check_values(network: Module) -> None:
             )
 
 
-def _check_costs(holdings: Sequence[_Holding], options: Options, calibrate: Any) -> None:
-    """Checks that a budget of FLOPs or seconds can be met by multiplying by the factors.
+def _cheaper(holdings: Sequence[_Holding], options: Options, calibrate: Any) -> list[_Holding]:
+    """The weights whose factors save FLOPs or seconds: those that are not multiplied together at each call.
 
     Raises:
         ShapeError: there are no batches that show the sizes of calls.
-        EquationError: several factors hold parts of a convolution's output channels. Then the whole kernel is computed.
+        EquationError: there are none; or several factors hold parts of a convolution's output channels. Then the whole
+            kernel is computed.
     """
     budget = options.budget.kind
     if calibrate is None:
         fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget}"
         raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
-    for each in holdings:
+    found = [each for each in holdings if not each.kind.is_whole]
+    if not found:
+        what = f"these weights are made of factors at each call, which saves no {budget}"
+        raise EquationError(what, fix="give a budget of parameters or bytes")
+    for each in found:
         for method in options.methods:
             method = rounding_of(method)[0]
             if each.kind == CONVOLUTION and splits_output(each.shape, method, options.modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
                 fix = f"give a budget of parameters, or exclude='{each.path}'"
                 raise EquationError(f"{what}: the whole kernel is computed, and saves no {budget}", fix=fix)
+    return found
 
 
 def restored(module: Module, allocation: Allocation, path: str) -> Module:
