@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
-from .products import is_differentiated, is_traced, with_vjp
+from .products import is_differentiated, is_traced, is_unseen, with_vjp
 
 __all__ = ["signed_attention"]
 
 Tensor: TypeAlias = torch.Tensor
 
-TILE = 2**18
-"""The number of scores in a tile on a CPU. Half as many take 1.1 times as long: each tile has about 60 calls."""
+TILE = 2**19
+"""The number of scores in a tile on a CPU; half as many if causal, since smaller tiles leave out more of them."""
 
 LARGER = 2**26
 """The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
@@ -34,11 +34,14 @@ WHOLE = 2**30
 SAVED = 4
 """Up to so many times the size of the operands, the weights are saved for the backward pass."""
 
-HIDDEN = -160.0
-"""|s| of a hidden score. Visible scores have at least 0, so the weight of a hidden one vanishes next to them."""
+LOG2_E = math.log2(math.e)
+"""Scores in tiles have base 2: `exp2` takes half as long as `exp`."""
 
-HIDDEN_IN_DOUBLE = -1200.0
-"""The same in float64."""
+HIGHEST = 43.0
+"""Up to such scores in base 2, exponentials need no maximum subtracted, since no visible score is below 0."""
+
+HIDDEN = -3000.0
+"""|s| of a hidden score. Its exponential is 0, and never a subnormal number, of which `exp2` makes one slowly."""
 
 
 def signed_attention(
@@ -76,7 +79,7 @@ def _saves(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def _in_tiles(scale: float, biased: bool, causal: bool, more: int, saves: bool) -> Callable[..., Any]:
     """Signed attention in tiles, as a function of tensors only, with a backward pass of its own."""
     tiles = _Signed(scale, biased, causal, saves)
-    reads, gives = tuple(range(3 + more + saves)), tuple(range(3 + biased))
+    reads, gives = tuple(range(3 + more + 2 * saves)), tuple(range(3 + biased))
     return with_vjp(tiles.forward, tiles.backward, reads, gives, tiles.plain, asks=True)
 
 
@@ -95,6 +98,10 @@ class _Tile:
         places = (self.batch, self.heads, getattr(self, rows), getattr(self, columns) if columns else whole)
         return array[tuple(whole if size == 1 else at for size, at in zip(array.shape, places, strict=True))]
 
+    def matrices(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
+        """The tile's part of a tensor [batch, heads, rows, columns] as [matrices, rows, columns]."""
+        return self.of(array, rows, columns).flatten(0, 1)
+
 
 @dataclass(frozen=True)
 class _Signed:
@@ -112,46 +119,81 @@ class _Signed:
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
         """The result by operations on whole tensors. The weights are NaN where a score is, whatever its sign."""
-        signs, shown = self._scores(q, k, more, 0, v.dtype)
-        return (signs * shown.softmax(-1)) @ v
+        is_wide = v.dtype == q.dtype  # else the product with the scale would be rounded
+        scores = (self.scale * q) @ k.mT if is_wide else (q @ k.mT).to(v.dtype).mul_(self.scale)
+        scores = scores + more[0] if self.biased else scores
+        shown = scores.abs()
+        for cap in self._caps(scores, more[self.biased :], 0):
+            shown = torch.minimum(shown, cap)
+        return (scores.sign() * shown.softmax(-1)) @ v
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Any:
-        """The result, tile by tile, and the weights if they are saved."""
+        """The result, tile by tile, and the weights and their totals if they are saved."""
         (b, h, i, _), f = q.shape, v.shape[-1]
         result = v.new_empty((b, i, h, f)).transpose(1, 2)
-        saved = q.new_empty((b, h, i, k.shape[-2])) if self.saves else None
+        saved = [q.new_empty((b, h, i, size)) for size in (k.shape[-2], 1)] if self.saves else []
         for tile in self._tiles(q, k):
-            part = None if saved is None else tile.of(saved, "queries", "keys")
-            weights = self._weights(tile, q, k, more, part)
-            tile.of(result, "queries").copy_(weights.to(v.dtype) @ tile.of(v, "keys"))
+            weights, totals = self._weights(tile, q, k, v.dtype, more, saved)
+            part = tile.of(result, "queries")
+            found = (weights.flatten(0, 1).to(v.dtype) @ tile.matrices(v, "keys")).view(part.shape)
+            torch.div(found, totals, out=part)
             del weights  # before the next tile is begun
-        return result if saved is None else (result, saved)
+        return result, *saved
 
     def _weights(
-        self, tile: _Tile, q: Tensor, k: Tensor, more: Sequence[Tensor], out: Tensor | None = None
-    ) -> Tensor:
-        """The weights of a tile with their signs, written into a given tensor if there is one."""
-        parts = [tile.of(each, "queries", "keys") for each in more]
+        self,
+        tile: _Tile,
+        q: Tensor,
+        k: Tensor,
+        dtype: torch.dtype,
+        more: Sequence[Tensor],
+        saved: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The weights of a tile with their signs, and the totals that they have to be divided by.
+
+        Both are written into `saved`, if it is not empty. Exponentials are as fast as they get: in base 2, and without
+        subtraction of a maximum where none is large.
+        """
+        working, scale = _working(q.dtype), self.scale * LOG2_E
         rows, columns = tile.of(q, "queries"), tile.of(k, "keys")
-        signs, shown = self._scores(rows, columns, parts, tile.queries.start, _working(q.dtype))
-        return torch.mul(shown.softmax(-1), signs, out=signs if out is None else out)
+        parts = [tile.of(each, "queries", "keys") for each in more]
+        shape = (*rows.shape[:-1], columns.shape[-2])
+        scores = tile.of(saved[0], "queries", "keys") if saved else q.new_empty(shape, dtype=working)
+        _product(scores.flatten(0, 1), rows.flatten(0, 1), columns.flatten(0, 1).mT, scale, add=False)
+        for bias in parts[: self.biased]:
+            scores.add_(bias, alpha=LOG2_E)
+        shown = scores.abs()
+        for cap in self._caps(shown, parts[self.biased :], tile.queries.start):
+            torch.minimum(shown, cap, out=shown)
+        if is_unseen(shown) or not shown.max() <= HIGHEST:
+            shown.sub_(shown.amax(-1, keepdim=True))
+        totals = shown.exp2_().sum(-1, keepdim=True)
+        if dtype != working:  # half precision has no place for large weights
+            shown, totals = shown.div_(totals), torch.ones_like(totals)
+        for place in saved[1:]:
+            tile.of(place, "queries").copy_(totals)
+        return scores.sign_().mul_(shown), totals
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]) -> Any:
         """The wanted gradients of q, k, v and the bias. With g the gradient of y, and w the weights with their signs:
 
         v̄ = wᵀ g,  s̄ = |w|·r − w·Σ_j w·r,  r = g vᵀ.
         """
-        *more, gradient = more  # type: ignore[assignment]
-        saved = more.pop() if self.saves else None  # type: ignore[attr-defined]
-        given = (q, k, v, *more[: self.biased])
+        masks, (*saved, gradient) = more[: -1 - 2 * self.saves], more[-1 - 2 * self.saves :]
+        given = (q, k, v, *masks[: self.biased])
         found = [
-            torch.zeros_like(each, dtype=_working(each.dtype)) if asked else None
+            torch.zeros_like(each, dtype=_working(each.dtype), memory_format=torch.contiguous_format)
+            if asked
+            else None
             for each, asked in zip(given, wanted, strict=True)
         ]
         for tile in self._tiles(q, k):
-            known = None if saved is None else tile.of(saved, "queries", "keys")
-            weights = self._weights(tile, q, k, more) if known is None else known
-            self._tile_backward(tile, (q, k, v), more, gradient, weights, found)
+            if saved:
+                weights, totals = tile.of(saved[0], "queries", "keys"), tile.of(saved[1], "queries")
+            else:
+                weights, totals = self._weights(tile, q, k, v.dtype, masks, ())
+            coming = tile.of(gradient, "queries") / totals.to(gradient.dtype)
+            self._tile_backward(tile, (q, k, v), masks, coming, totals, weights, found)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
         )
@@ -161,59 +203,56 @@ class _Signed:
         tile: _Tile,
         operands: tuple[Tensor, Tensor, Tensor],
         more: Sequence[Tensor],
-        gradient: Tensor,
+        coming: Tensor,
+        totals: Tensor,
         weights: Tensor,
         found: Sequence[Tensor | None],
     ) -> None:
         """Adds a tile's terms to the gradients of q, k, v and the bias; None for those that are not wanted."""
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
-        coming = tile.of(gradient, "queries")
         if of_q is not None or of_k is not None or any(each is not None for each in of_bias):
-            pulled = (coming @ tile.of(v, "keys").mT).to(weights.dtype)
-            total = (pulled * weights).sum(-1, keepdim=True)
-            pulled.mul_(weights.abs()).addcmul_(weights, total, value=-1)
+            pulls = coming
             for mask in more[self.biased :]:  # the scores of a row that sees nothing have no gradient
-                pulled.mul_(tile.of(mask, "queries", "keys").any(-1, keepdim=True))
+                sees = tile.of(mask, "queries", "keys").sum(-1, keepdim=True, dtype=coming.dtype)
+                pulls = pulls * sees.clamp_(max=1)
+            pulled = (pulls.flatten(0, 1) @ tile.matrices(v, "keys").mT).view(weights.shape).to(totals.dtype)
+            mean = (pulled * weights).sum(-1, keepdim=True).div_(totals)
+            pulled.mul_(weights.abs()).addcmul_(weights, mean, value=-1)
             for each in of_bias:
                 if each is not None:
                     part = tile.of(each, "queries", "keys")
                     part += pulled.sum_to_size(part.shape)
-            scaled = pulled.mul_(self.scale).to(q.dtype)
+            pulled = pulled.flatten(0, 1).to(q.dtype)
             if of_q is not None:
-                tile.of(of_q, "queries").copy_(scaled @ tile.of(k, "keys"))
+                _product(tile.matrices(of_q, "queries"), pulled, tile.matrices(k, "keys"), self.scale)
             if of_k is not None:
-                tile.of(of_k, "keys").add_(scaled.mT @ tile.of(q, "queries"))
+                _product(tile.matrices(of_k, "keys"), pulled.mT, tile.matrices(q, "queries"), self.scale)
         if of_v is not None:
-            tile.of(of_v, "keys").add_(weights.to(v.dtype).mT @ coming)
+            _product(
+                tile.matrices(of_v, "keys"), weights.flatten(0, 1).to(v.dtype).mT, coming.flatten(0, 1), 1.0
+            )
 
-    def _scores(
-        self, q: Tensor, k: Tensor, more: Sequence[Tensor], first: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """The signs of the scores, and |s| with a cap where a key is hidden: a minimum is the fastest way to hide.
+    def _caps(self, scores: Tensor, masks: Sequence[Tensor], first: int) -> Iterator[Tensor]:
+        """The highest |s| by masks, below all others where a key is hidden: a minimum is the fastest way to hide.
+
+        A query that sees no key has all caps at 0.
 
         Args:
-            q, k: the queries and the keys.
-            more: the bias and the mask, if there are any.
+            scores: [..., queries, keys].
+            masks: a mask, or none.
             first: the position of the first query.
-            dtype: the element type of the scores.
         """
-        is_wide = dtype == q.dtype  # else the product with the scale would be rounded
-        scores = (self.scale * q) @ k.mT if is_wide else (q @ k.mT).to(dtype).mul_(self.scale)
-        scores = scores + more[0] if self.biased else scores
-        shown, masks = scores.abs(), list(more[self.biased :])
         if self.causal:
-            queries, keys = (torch.arange(size, device=q.device) for size in scores.shape[-2:])
-            masks.append(first + queries[:, None] >= keys)
-        low = HIDDEN_IN_DOUBLE if shown.dtype == torch.float64 else HIDDEN
-        for each in masks:
-            shown = torch.minimum(shown, torch.where(each, math.inf, low).to(shown.dtype))
-        return scores.sign(), shown
+            yield torch.full_like(scores[0, 0], math.inf).tril(first) + HIDDEN
+        for mask in masks:
+            seen = mask.to(scores.dtype)  # arithmetic is much faster than `where`
+            yield seen / (1 - seen) + seen.sum(-1, keepdim=True).clamp(max=1) * HIDDEN
 
     def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
         """Tiles that cover each score once. A matrix too large for one tile is split into blocks of rows. Fake tensors
         get a single tile, since only shapes matter."""
         (batch, heads, queries, _), keys = q.shape, k.shape[-2]
-        most = TILE if q.device.type == "cpu" else LARGER
+        most = -(-TILE // (1 + self.causal)) if q.device.type == "cpu" else LARGER
         most = batch * heads * queries * keys if is_fake(q) else most
         rows = -(-queries // max(1, -(-queries * keys // most)))
         matrices = max(1, most // max(1, rows * keys)) if rows >= queries else 1
@@ -224,6 +263,16 @@ class _Signed:
 
 def _cut(size: int, length: int) -> list[slice]:
     return [slice(start, min(size, start + length)) for start in range(0, size, max(1, length))]
+
+
+def _product(into: Tensor, a: Tensor, b: Tensor, scale: float, add: bool = True) -> None:
+    """Writes scale · a b into a contiguous part of a tensor, or adds it there."""
+    if into.dtype == a.dtype:
+        torch.baddbmm(into, a, b, beta=float(add), alpha=scale, out=into)
+    elif add:
+        into.add_(a @ b, alpha=scale)
+    else:
+        into.copy_(a @ b).mul_(scale)
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:
