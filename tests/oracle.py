@@ -464,8 +464,8 @@ class Program:
         match node:
             case ast.Constant(value=int(value)):
                 return value
-            case ast.Name(id=name) if name in self.given:
-                return self.given[name]
+            case ast.Name(id=name) if name in self.given or name in self.called:
+                return self.given.get(name, self.called.get(name, 0))
             case ast.BinOp(left=one, op=op, right=two):
                 return int(OPERATORS[type(op)](self.number(one), self.number(two)))
         raise Refused(f"no size: {ast.unparse(node)}")

@@ -722,6 +722,20 @@ class _Writer:
         )
         self.known.append(_Known(name, tuple(length if has(a, axis) else a for a in order)))
 
+    def windowed(self) -> None:
+        """A sum along an axis that windows alone have: what is read from the end says how long it is."""
+        p, u = self.some({*POOL} - {"b"}, 2, 2)
+        if not self.sizes[p] or not self.sizes[u]:
+            return
+        x, w, y, n, m = map(self.name, "xWynm")
+        step, first = self.draw.randint(1, 2), self.draw.randint(0, 2)
+        self.sizes |= {m: self.sizes[u]}
+        self.leaves |= {x: Leaf((f"{step}*({p}-1)+{u}+{first}",), "input"), w: Leaf((m,), "parameter")}
+        self.declared += [f"{x}[{n}]: input", f"{w}[{m}]: parameter"]
+        shown = self.one((f"{m}-1-{u}", f"{m}-{u}-1", f"{u}+0"))
+        self.lines.append(f"{y}[{p}] = sum[{u}]({x}[{step}*{p}+{u}+{first}] * {w}[{shown}])")
+        self.known.append(_Known(y, (p,), (p,), sized=self.mode == "all"))
+
     def ordered(self) -> None:
         """Positions in order: top, argsort, and what they pick."""
         within = self.some(POOL, 0, 1)
@@ -908,7 +922,7 @@ class _Writer:
             self.scattered,
             self.resized,
         ]
-        kinds += [self.ordered, self.block, self.leading]
+        kinds += [self.ordered, self.windowed, self.block, self.leading]
         for _ in range(self.one((1, 1, 1, 2, 2, 3))):
             self.one(kinds)()
         if not self.lines:

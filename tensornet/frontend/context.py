@@ -88,6 +88,7 @@ class Text:
         known: the tensors.
         guessed: leaves that take their axes from the line that reads them first.
         axes: the names of axes.
+        formulas: the names in the sizes that are given or declared.
         unifier: collects and solves the sizes.
         items: the equations that were read, with the sizes in each, and the calls.
         calls: the lines of these calls.
@@ -138,6 +139,7 @@ class Text:
         )
         self.guessed: set[str] = set()
         self.axes = Taken(self._axis_names())
+        self.formulas = size_names_of(self.dims_known()).union(*map(size_names, self.given.values()))
         self.windowed = _window_axes(self.lines)
         self.remade: set[str] = set()
 
@@ -188,6 +190,10 @@ class Text:
             if name not in elsewhere:
                 entry = self.known.setdefault(name, Known("constant"))
                 entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
+
+    def is_size(self, name: str) -> bool:
+        """Whether a name that is no axis of an equation is a size: that of an axis elsewhere, or in a formula."""
+        return name in self.axes or name in self.formulas
 
     def _axis_names(self) -> set[str]:
         names = {*self.given, *(axis.name for dim in self.dims_known() for axis in dim)}

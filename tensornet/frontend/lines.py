@@ -122,7 +122,7 @@ def _resolved(text: Text, line: Equation) -> Equation:
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
     right = rewrite(rewrite(line.right, partial(_openings_read, text)), partial(_cropped, dims))
     kept = axes_of_index(line.left)
-    right = resolve(right, indices, lambda name: name in text.axes, kept)
+    right = resolve(right, indices, text.is_size, kept)
     return replace(line, right=_window_first(right, kept, text.held(right)))
 
 
@@ -389,11 +389,12 @@ def _window_first(expression: Expression, kept: Sequence[str], given: Collection
     That axis is as long as fits. `x[u+p] * K[u]` becomes `x[p+u] * K[u]`, where it is `p`.
 
     Args:
-        expression: the right side of an equation, with its names resolved.
+        expression: the right side of an equation, with its names resolved. A window along one axis sizes it.
         kept: the axes on the left, which come before others.
         given: the axes whose size is given.
     """
-    told = axes_told(expression).union(given)
+    windows = (free_axes(entry) for ref in references(expression) for entry in parts_of(ref))
+    told = axes_told(expression).union(given, *(axes for axes in windows if len(axes) == 1))
 
     def rank(term: Expression) -> int:
         axes = free_axes(term)

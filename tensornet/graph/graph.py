@@ -486,11 +486,15 @@ class Graph:
 
     def _open_told(self, wrong: str) -> str:
         """Advice on which sizes to bind instead: those in the size of the axis of that name, else the open ones."""
-        for dims in self.named.values():
-            for size in (axis.size for dim in dims for axis in dim if axis.name == wrong):
-                if size_names(size) or not isinstance(size, int):
-                    names = ", ".join(f"{name}=" for name in size_names(size))
-                    return f"the size of axis '{wrong}' is {size!s}: give {names}"
+        sizes = [
+            axis.size for dims in self.named.values() for dim in dims for axis in dim if axis.name == wrong
+        ]
+        for equation in self.own:
+            scope = self.scope(equation)
+            sizes += [scope[wrong]] if wrong in equation.axes or wrong in scope.inner else []
+        for size in (size for size in sizes if size_names(size) or not isinstance(size, int)):
+            names = ", ".join(f"{name}=" for name in size_names(size))
+            return f"the size of axis '{wrong}' is {size!s}: give {names}"
         return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
 
     def select(self, outputs: str | Sequence[str]) -> Graph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     free_axes,
+    is_scalar,
     option_axes,
     product_of,
     show,
@@ -321,12 +322,32 @@ class _Walk:
                     window = affine(entry)
                     if dim is not None and window is not None:
                         scope.windows.append(_Window(ref, position, window, dim_size(dim)))
+                    elif dim is not None and is_scalar(entry):
+                        self._check_index(ref, position, self._number(entry, scope), dim_size(dim))
                 case int() if dim is not None:
-                    size = evaluate(dim_size(dim), self.bound)
-                    if isinstance(size, int) and not -size <= entry < size:
-                        message = f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}"
-                        fix = f"use an index below {size}" if size else "it needs a position at least"
-                        raise ShapeError(message, ref.place, fix)
+                    self._check_index(ref, position, entry, dim_size(dim), from_end=True)
+
+    def _number(self, entry: Expression, scope: Scope) -> int | None:
+        """The value of a position without axes; None if it is open."""
+        try:
+            value = self._value(scalar_size(entry, scope))
+        except ShapeError:  # it is no formula of sizes, and is checked where it is computed
+            return None
+        return value if isinstance(value, int) else None
+
+    def _check_index(
+        self, ref: Ref, position: int, index: int | None, length: Any, from_end: bool = False
+    ) -> None:
+        """Raises an error for a position outside of a dimension. A written integer may count from the end."""
+        size = self._value(length)
+        end = size if isinstance(size, int) else LARGEST
+        if index is not None and not (-end if from_end else 0) <= index < end:
+            message = f"index {index} is outside '{ref.name}', whose dimension {position} has size {size}"
+            fix = f"use an index below {size}" if size else "it needs a position at least"
+            fix = (
+                fix if from_end or index >= 0 else "only a written integer, as in x[-1], counts from the end"
+            )
+            raise ShapeError(message, ref.place, fix)
 
     @told_in("axes")
     def _check_slice(self, call: Call, axis: str, size: Any, amounts: Iterable[Any]) -> None:
@@ -367,7 +388,7 @@ class _Walk:
             scope.around.composites += [each for each in scope.composites if not is_due(each[1])]
         for axis in self.told.intersection(axis for each in windows for axis in each.positions.axes):
             scope.of(axis).sizes.setdefault(axis, symbol(axis))
-        for window in windows:
+        for window in _dependencies_first(windows, scope):
             self._fit(scope, window)
         for axis in [*scope.fitting]:
             for fit in scope.fitting.pop(axis):
@@ -404,6 +425,8 @@ class _Walk:
             raise _outside(window, axis, self._value(-before), is_before=True)
         if back and self._is_negative(after):
             raise _outside(window, axis, self._value(-after), is_before=False)
+        if back and not all(isinstance(each, int) for each in map(self._value, (window.size, after))):
+            self.unify(window.size, window.size - after, axis, window.ref)  # it begins at the last position
         room = before if back else after
         size = floored(room, -step if back else step) + 1
         there, left, by = map(self._value, (window.size, room, step))
@@ -420,7 +443,7 @@ class _Walk:
         """Gives an axis the size that fits, unless it is known to be shorter."""
         window, ref = fit.window, fit.window.ref
         told, fits = self._value(scope.sizes.get(axis, fit.size)), self._value(fit.size)
-        if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
+        if isinstance(told, int) and _is_told_by_many(fits, told):
             needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
             self.unify(window.size, needed, axis, ref)  # it ends at the last position that is read
         elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
@@ -446,6 +469,18 @@ class _Walk:
         if isinstance(value, int):
             return value < 0
         return len(terms_of(value)) == 1 and terms_of(value)[0][1] < 0
+
+
+def _dependencies_first(windows: Sequence[_Window], scope: Scope) -> list[_Window]:
+    """The windows in an order in which the other axes of each have their sizes before it sizes its first one."""
+    sized = [next(iter(window.positions.axes), "") for window in windows]
+    order, left = list[_Window](), [*range(len(windows))]
+    while left:
+        waiting = {sized[n] for n in left if scope.get(sized[n], None) is None}
+        free = [n for n in left if waiting.isdisjoint({*windows[n].positions.axes} - {sized[n]})]
+        order += [windows[n] for n in free or left]
+        left = [n for n in left if n not in free] if free else []
+    return order
 
 
 def _is_told_by_many(size: Any, observed: int) -> bool:

@@ -276,7 +276,7 @@ def resolve(
     """Resolves bare names: each is a tensor with the axes it was defined with, or a size.
 
     In brackets, the name of an axis of the equation is the position along it: `x[2*p + u]` is read at
-    `2*index(p) + index(u)`. A name there that is no such axis, no tensor and no size is a new axis.
+    `2*index(p) + index(u)`. A name there that is no such axis, no tensor and no size is an error.
 
     Args:
         expression: the right side of an equation.
@@ -292,7 +292,9 @@ def resolve(
                     return replace(part, index=definitions[name])
                 if is_size(name):
                     return Size(name, part.place)
-                return Call(INDEX.name, (), (name,), place=part.place) if inside else part
+                if inside:
+                    raise _neither(name, part.place)
+                return part
             case Ref(name, ()):
                 return Call(INDEX.name, (), (name,), place=part.place)
         return transform(part, lambda each: visit(each, inside or isinstance(part, Ref)))
@@ -304,6 +306,13 @@ def resolve(
             _check_call(part, axes)
     _check_placed(resolved)
     return resolved
+
+
+def _neither(name: str, place: Place | None) -> EquationError:
+    """The error for a name in brackets that is no axis of the equation and no size."""
+    fix = f"give {name}=…; or say what is {name} long, as in inputs='x[…,{name}]'"
+    fix += f"; or write sum[{name}](…) if it is an axis"
+    return EquationError(f"'{name}' is neither an axis of this equation nor a size", place, fix, "axes")
 
 
 _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
