@@ -76,12 +76,13 @@ def nearest(rows: Any, bits: int, weights: Any) -> tuple[Any, Any]:
     Few rows are rounded at a time, so that they stay in the cache, and scales are tried in float32.
     """
     searches, weights = PARTS[min(each for each in PARTS if bits <= each)], np.float32(weights)
-    scale, codes = np.empty(rows.shape[:-1]), np.empty(rows.shape, np.int8)
+    scale, codes, apart = np.empty(rows.shape[:-1]), np.empty(rows.shape, np.int8), 1 + (bits != 8)
     count = max(1, CACHED // math.prod(rows.shape[1:]))
     for first in range(0, len(rows), count):
         some = slice(first, first + count)
         largest = np.maximum(np.abs(rows[some]).max(axis=-1), 1e-30) / largest_code(bits)
-        values, part = np.float32(rows[some] / largest[..., None]), np.ones(largest.shape, np.float32)
+        values = np.float32(rows[some] / (largest * apart)[..., None])
+        part = np.ones(largest.shape, np.float32)
         for steps in searches:
             tried = [np.float32(part + step) for step in steps]
             lost = [each**2 * _lost(values / each[..., None], bits, weights) for each in tried]
@@ -92,12 +93,15 @@ def nearest(rows: Any, bits: int, weights: Any) -> tuple[Any, Any]:
 
 
 def _lost(values: Any, bits: int, weights: Any) -> Any:
-    """The weighed squares that rounding to the nearest codes loses of each row."""
-    gap = codes_of(values, bits)
+    """The weighed squares that rounding to the nearest codes loses of each row, in units of the distance of two."""
+    most = largest_code(bits)
+    if bits != 8:
+        values -= np.float32(0.5)
+    gap = np.rint(values)
+    gap.clip(-most if bits == 8 else -(most + 1) // 2, most if bits == 8 else most // 2, out=gap)
     gap -= values
     gap *= gap
-    gap *= weights
-    return gap.sum(axis=-1)
+    return np.vecdot(gap, weights)
 
 
 @dataclass(frozen=True, eq=False)
