@@ -25,7 +25,7 @@ from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
-from .factorized import CONVOLUTION, Kind, factorize, form_of, kind_of, splits_output
+from .factorized import CONVOLUTION, Kind, factorize, form_of, kinds_of, splits_output
 from .moments import Moments
 from .recurrent import closed, opened
 from .rounded import of_factors
@@ -83,7 +83,7 @@ class _Holding:
     ) -> None:
         """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
         self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
-        if self.groups == 1 and (not kind.is_whole or isinstance(module, torch.nn.MultiheadAttention)):
+        if self.groups == 1:
             is_masked = mask is not None and kind != CONVOLUTION and x.shape[: mask.ndim] == mask.shape
             self.moments.see(module, kind, x, y, mask.bool() if mask is not None and is_masked else None)
 
@@ -98,10 +98,10 @@ class _Holding:
 def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Holding]:
     """The weights of a network that may become factors, each once."""
     found: dict[int, _Holding] = {}
-    for name, each in module.named_modules():
-        kind = kind_of(each)
-        weight = None if kind is None else each._parameters.get(kind.parameter)
-        if kind is None or weight is None or not weight.is_floating_point() or not weight.numel():
+    pairs = ((name, each, kind) for name, each in module.named_modules() for kind in kinds_of(each))
+    for name, each, kind in pairs:
+        weight = each._parameters.get(kind.parameter)
+        if weight is None or not weight.is_floating_point() or not weight.numel():
             continue
         path = f"{name}.{kind.parameter}" if name else kind.parameter
         if isinstance(each, Adapted):
@@ -117,7 +117,7 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
         owners = ((each, held) for each in module.modules() for held in each._parameters.values())
         others = sorted({type(each).__name__ for each, held in owners if held is not None and held.ndim > 1})
         told = f", only those of {', '.join(others)}" if others else ""
-        fix = "give one with linear layers, convolutions or embeddings, without parametrizations"
+        fix = "give one with linear layers, convolutions or embeddings"
         raise EquationError(f"the network has no weight that may become factors{told}", fix=fix)
     wanted = included(known, include, exclude, "weight that may become factors", "weights")
     return [each for each in whole if each.path in wanted]
@@ -314,7 +314,7 @@ def _put(
 
 
 @contextlib.contextmanager
-def _watched(layers: Iterable[tuple[_Holding, Kind, Any]], seen: Callable[..., None]) -> Iterator[None]:
+def _watched(layers: Iterable[tuple[_Holding, Any, Kind]], seen: Callable[..., None]) -> Iterator[None]:
     """A context that sees products by the weights of layers that are not called, or by some rows of these weights."""
     functional, known = torch.nn.functional, {id(each[0].weight): each for each in layers}
     linear = functional.linear
@@ -324,7 +324,8 @@ def _watched(layers: Iterable[tuple[_Holding, Kind, Any]], seen: Callable[..., N
         if id(whole) not in known or whole.shape[1:] != weight.shape[1:]:
             return linear(input, weight, bias)
         made = linear(input, whole)
-        seen(*known[id(whole)], (input,), made)
+        holding, module, kind = known[id(whole)]
+        seen(holding, kind, module, (input,), made)
         first = (weight.storage_offset() - whole.storage_offset()) // weight.stride(0)
         made = made[..., first : first + len(weight)]
         return made if bias is None else made + bias
@@ -367,11 +368,11 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
             holding.see(module, kind, args[0], result, mask[0])
 
     layers = [(holding, *each) for holding in holdings for each in holding.holders]
-    uncalled = [(holding, kind, module) for holding, module, kind in layers if isinstance(module, UNCALLED)]
+    uncalled = [each for each in layers if each[2].is_whole or isinstance(each[1], UNCALLED)]
     hooks = [
         module.register_forward_hook(functools.partial(seen, holding, kind))
         for holding, module, kind in layers
-        if not isinstance(module, UNCALLED)
+        if (holding, module, kind) not in uncalled
     ]
     draw = torch.Generator().manual_seed(0)
     frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]

@@ -64,6 +64,24 @@ CONVOLUTION = Kind("convolution")
 WHOLE = functools.partial(Kind, "whole")
 """The kinds of layers that compute with the whole weight."""
 
+LEAST = 1024
+"""The least elements of a parameter of another module that may become factors."""
+
+
+def kinds_of(module: Module) -> list[Kind]:
+    """The kinds of the weights of a module: that of its layer, and of other parameters, which it reads as a whole."""
+    own, nn = kind_of(module), torch.nn
+    found = [] if own is None else [own]
+    if isinstance(module, nn.RNNBase | torch.jit.ScriptModule):
+        return found
+    known = {"weight"} if isinstance(module, KNOWN) else {each.parameter for each in found}
+    for name, each in module._parameters.items():
+        if each is None or isinstance(each, nn.UninitializedParameter) or name in known or each.ndim < 2:
+            continue
+        if each.numel() >= LEAST and min(len(each), each[0].numel()) > 1:
+            found.append(WHOLE(name))
+    return found
+
 
 def kind_of(module: Module) -> Kind | None:
     """The kind of a layer, or None if its weight cannot be replaced by factors."""
@@ -113,7 +131,8 @@ class Factorized:
         own: str = super().extra_repr()  # type: ignore[misc]
         if module._kind.parameter in module._parameters:  # W₀, to which the factors are added
             return own
-        return ", ".join(each for each in (own, str(module._whole.graph.equations[-1])) if each)
+        equations = (str(whole.graph.equations[-1]) for whole, _ in module._wholes.values())
+        return ", ".join(each for each in (own, *equations) if each)
 
 
 def _rounded(module: Any) -> torch.Tensor | None:
@@ -179,12 +198,11 @@ def _weight_of(parameter: str) -> property:
     """A property: the weight of a layer, computed from its factors."""
 
     def read(module: Any) -> torch.Tensor:
-        if "_whole" not in module.__dict__:
+        if parameter not in module.__dict__.get("_wholes", ()):
             raise AttributeError(parameter)
-        factors = module._modules[module._place]
-        array: torch.Tensor = module._whole(
-            *(held_value(getattr(factors, leaf.name)) for leaf in module._whole.graph.inputs)
-        )
+        whole, place = module._wholes[parameter]
+        factors = module._modules[place]
+        array: torch.Tensor = whole(*(held_value(getattr(factors, leaf.name)) for leaf in whole.graph.inputs))
         if module._kind == EMBEDDING and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
             array = torch.where(is_padding[:, None], module.padding_row, array)
@@ -326,40 +344,51 @@ def attach(
         del run._parameters[name]
         setattr(run, name, each)
     run.train(module.training)
-    base: Any = type(module)
-    module.__class__ = _class_of(besides, base, kind.parameter)
+    first: tuple[Any, Any, tuple[str, ...]] = (besides, type(module), ())
+    besides, base, names = getattr(type(module), "_made_of", first)
+    module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
+    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place
     lone = next(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
-    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain, _place=place, _lone=lone)
+    if not (kind.is_whole and names):
+        module.__dict__.update(_kind=kind, _is_plain=plain, _place=place, _lone=lone)
 
 
 def detach(module: Any) -> None:
     """Undoes `attach`. The weight stays in the parameters of the module."""
     _, module.__class__, _ = type(module)._made_of
     del module._modules[module._place]
-    for name in ("_kind", "_whole", "_is_plain", "_place", "_lone"):
+    for name in ("_kind", "_wholes", "_is_plain", "_place", "_lone"):
         del module.__dict__[name]
 
 
 @functools.lru_cache(maxsize=256)
-def _class_of(besides: Any, base: type, parameter: str) -> type:
-    """A class with a mixin, and with the weight as a property. It is created once, and again by loading a pickle."""
-    own = {"__module__": besides.__module__, "__reduce__": _reduced, "_made_of": (besides, base, parameter)}
-    return type(
-        f"{besides.__name__}{base.__name__}", (besides, base), {**own, parameter: _weight_of(parameter)}
-    )
+def _class_of(besides: Any, base: type, names: tuple[str, ...]) -> type:
+    """A class with a mixin, and with weights as properties. It is created once, and again by loading a pickle."""
+    own = {"__module__": besides.__module__, "__reduce__": _reduced, "_made_of": (besides, base, names)}
+    own |= {name: _weight_of(name) for name in names}
+    return type(f"{besides.__name__}{base.__name__}", (besides, base), own)
 
 
 def _reduced(module: Any) -> tuple[Any, ...]:
     return _bare, type(module)._made_of, dict(module.__dict__)
 
 
-def _bare(besides: Any, base: type, parameter: str) -> Any:
-    made: Any = _class_of(besides, base, parameter)
+def _bare(besides: Any, base: type, names: tuple[str, ...]) -> Any:
+    made: Any = _class_of(besides, base, names)
     return made.__new__(made)
 
+
+KNOWN = (
+    torch.nn.Linear,
+    torch.nn.Embedding,
+    torch.nn.modules.conv._ConvNd,
+    torch.nn.EmbeddingBag,
+    torch.nn.Bilinear,
+)
+"""The layers whose weight has a kind of its own, or none."""
 
 _PLAIN = frozenset(
     each.forward
