@@ -858,6 +858,44 @@ def test_layers_that_read_the_whole_weight_compute_with_that_of_their_factors(
         tn.compress(network, flops=0.5, calibrate=[x])
 
 
+class Experts(nn.Module):
+    """Two parameters of a module that has no layers, a layer under a parametrization, and attention of two widths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, 48, 32) / 6)
+        self.down = nn.Parameter(torch.randn(4, 32, 48) / 6)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(32, 40))
+        self.attention = nn.MultiheadAttention(40, 2, kdim=32, vdim=48, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(torch.einsum("bni,eoi->bneo", x, self.up))
+        x = x + torch.einsum("bneo,eio->bni", h, self.down)
+        found: torch.Tensor = self.attention(self.normed(x), x, h.mean(2))[0]
+        return found
+
+
+def test_any_matrix_among_the_parameters_may_become_factors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = Experts().eval(), torch.randn(2, 5, 32)
+    small = tn.compress(network, bytes=0.3, calibrate=[torch.randn(2, 5, 32) for _ in range(4)])
+    ends = {"up", "down", "original1", "q_proj_weight", "k_proj_weight", "v_proj_weight", "weight"}
+    assert {path.rpartition(".")[2] for path in small.allocation.weights} == ends
+    with torch.no_grad():
+        y, found = network(x), small.model(x)
+        assert (y - found).norm() < 0.1 * y.norm()
+        up = small.model.up
+        assert small.model.up is up  # it is made once
+        for each in small.model.up_factors.parameters():
+            each.mul_(2)
+        assert torch.allclose(small.model.up, 2 * up)
+    again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network).model
+    copied = copy.deepcopy(small.model)
+    assert torch.equal(again(x), small.model(x))
+    assert torch.equal(copied(x), small.model(x))
+    assert small.model.float().half().up.dtype == torch.float16
+
+
 class Decoder(nn.Module):
     """A layer of a decoder, whose attention to itself and to the memory reads one weight each in parts."""
 

@@ -20,7 +20,8 @@ from tensornet.weights.ranks import Rank
 
 from ..module import held_value
 from ..module import make as module_of
-from .rounded import Rounded
+from ..products import is_traced
+from .rounded import Rounded, kept
 
 Module: TypeAlias = torch.nn.Module
 Held: TypeAlias = torch.nn.Parameter | Rounded
@@ -125,6 +126,10 @@ class Factorized:
             return direct(module, args[0])
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.__dict__["_made"].clear()
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
     def extra_repr(self) -> str:
         """The layer's own text, and the equation of its weight, if this is only its factors."""
         module: Any = self
@@ -195,11 +200,9 @@ _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _weight_of(parameter: str) -> property:
-    """A property: the weight of a layer, computed from its factors."""
+    """A property: the weight of a layer, computed from its factors; without gradients once, until one changes."""
 
-    def read(module: Any) -> torch.Tensor:
-        if parameter not in module.__dict__.get("_wholes", ()):
-            raise AttributeError(parameter)
+    def make(module: Any) -> torch.Tensor:
         whole, place = module._wholes[parameter]
         factors = module._modules[place]
         array: torch.Tensor = whole(*(held_value(getattr(factors, leaf.name)) for leaf in whole.graph.inputs))
@@ -208,6 +211,16 @@ def _weight_of(parameter: str) -> property:
             array = torch.where(is_padding[:, None], module.padding_row, array)
         base = module._parameters.get(parameter)
         return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
+
+    def read(module: Any) -> torch.Tensor:
+        if parameter not in module.__dict__.get("_wholes", ()):
+            raise AttributeError(parameter)
+        factors = module._modules[module._wholes[parameter][1]]
+        tensors = [*factors.parameters(), *factors.buffers()]
+        is_mixed = tensors[0].is_meta or torch.is_autocast_enabled(tensors[0].device.type)
+        if torch.is_grad_enabled() or is_mixed or is_traced() or parameter in module._parameters:
+            return make(module)
+        return kept(module._made, parameter, tensors, lambda: make(module))
 
     return property(read)
 
@@ -349,6 +362,7 @@ def attach(
     module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
     module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place
+    module.__dict__["_made"] = {}
     lone = next(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
@@ -360,7 +374,7 @@ def detach(module: Any) -> None:
     """Undoes `attach`. The weight stays in the parameters of the module."""
     _, module.__class__, _ = type(module)._made_of
     del module._modules[module._place]
-    for name in ("_kind", "_wholes", "_is_plain", "_place", "_lone"):
+    for name in ("_kind", "_wholes", "_made", "_is_plain", "_place", "_lone"):
         del module.__dict__[name]
 
 
@@ -373,7 +387,7 @@ def _class_of(besides: Any, base: type, names: tuple[str, ...]) -> type:
 
 
 def _reduced(module: Any) -> tuple[Any, ...]:
-    return _bare, type(module)._made_of, dict(module.__dict__)
+    return _bare, type(module)._made_of, {**module.__dict__, "_made": {}}
 
 
 def _bare(besides: Any, base: type, names: tuple[str, ...]) -> Any:
