@@ -140,7 +140,7 @@ class Text:
         self.guessed: set[str] = set()
         self.axes = Taken(self._axis_names())
         self.formulas = size_names_of(self.dims_known()).union(*map(size_names, self.given.values()))
-        self.windowed = _window_axes(self.lines)
+        self.windowed = window_axes(self.lines)
         self.remade: set[str] = set()
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
@@ -161,7 +161,7 @@ class Text:
         """Sizes that lines mention and only declarations give: `t` of `v[t:4]` where no line has this axis."""
         parts = [part for line in self.lines for part in line.parts]
         spoken = {ref.name for ref in parts if isinstance(ref, Ref) and not ref.index}
-        spoken |= _window_axes(self.lines)
+        spoken |= window_axes(self.lines)
         indices = (*(line.left for line in self.lines), *(ref.index for ref in parts if isinstance(ref, Ref)))
         plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
         spoken -= {*axes_of_index(tuple(plain)), *self.given}
@@ -235,8 +235,8 @@ class Text:
             for ref in _read_outside_functions(line.right):
                 dims = self.known.get(ref.name, Known("")).dims or ()
                 for entry, dim in zip(ref.index or index_of(dims), dims, strict=False):
-                    if isinstance(entry, str) and len(dim) == 1:
-                        sizes.setdefault(entry, dim[0].size)
+                    if isinstance(entry, str):
+                        sizes.setdefault(entry, dim_size(dim))
             self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes)))
 
     def keep(self, line: Equation, scope: Scope) -> None:
@@ -338,7 +338,7 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
                 yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
 
 
-def _window_axes(lines: Iterable[Equation]) -> set[str]:
+def window_axes(lines: Iterable[Equation]) -> set[str]:
     """The axes in windows of equations as written, where a bare name may be an axis."""
     entries = [entry for line in lines for ref in line.references for entry in parts_of(ref)]
     names = {ref.name for entry in entries for ref in references(entry) if not ref.index}

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ShapeError
-from ..graph.graph import Apply, Graph, of_tensors_named
+from ..graph.graph import Apply, Graph, of_tensors_named, own_windows
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
 from ..graph.unify import Unifier, with_sizes
 from ..language.desugaring import expand_ellipsis, expand_index
-from ..language.equation import Calling, Equation, renamed_axes, spoken_sizes
-from ..language.expression import ELLIPSIS, Call, Taken, axes_windowed, sized_by_name
+from ..language.equation import Calling, Equation, renamed_axes, sizes_in_brackets, spoken_sizes
+from ..language.expression import ELLIPSIS, Call, Taken, sized_by_name
 from ..language.parser import read_sizes
-from ..sizes import are_equal, evaluate, invert_size, name_of, product, put_in, size_names, symbol
+from ..sizes import evaluate, invert_size, name_of, product, put_in, size_names, symbol
 
 
 def instance(
@@ -45,17 +45,27 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     clashing = (name for name in sorted(graph.by_name & arriving) if sizes[name] != symbol(name))
     axes = {name: taken.fresh(name) for name in clashing}
     put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
-    windows = {each.name: _own_windows(graph, each, dict(values), taken) for each in graph.own}
-    leaves = tuple(
-        replace(leaf, dims=written_out(resized(leaf.dims, lambda size: put_in(size, sizes)), lead))
-        for leaf in graph.leaves
-    )
+    named = {*dict(values), *(name for key, size in given for name in size_names(size) if name != key)}
+    fresh = Taken((*dict(values), *arriving, *(axis for each in graph.own for axis in each.axes)))
+    windows = {each.name: own_windows(graph, each, named, fresh) for each in graph.own}
     body = tuple(
         _call(graph, item, sizes, values)
         if isinstance(item, Apply)
         else with_sizes(_with_lead(renamed_axes(item, axes | windows.get(item.name, {})), lead), put)
         for item in graph.body
     )
+    spoken = {name for item in body if isinstance(item, Equation) for name in sizes_in_brackets(item)}
+    other = {name: taken.fresh(name) for name in sorted(spoken)}
+
+    def moved(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions in sizes of the caller; no axis of another size has the name of one in brackets."""
+        sized = written_out(resized(dims, lambda size: put_in(size, sizes)), lead)
+        return tuple(
+            tuple(a if a.size == symbol(a.name) else replace(a, name=other.get(a.name, a.name)) for a in dim)
+            for dim in sized
+        )
+
+    leaves = tuple(replace(leaf, dims=moved(leaf.dims)) for leaf in graph.leaves)
     own = {axes.get(name, name) for name in graph.by_name}.difference(*windows.values())
     own.update(*(sized_by_name(item.right) for item in body if isinstance(item, Equation)))
     known = {name: put[name] for name in own if name in put}
@@ -72,14 +82,6 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         outputs=tuple(names.get(name, name) for name in graph.outputs),
         sizes=tuple({**known, **whole}.items()),
     )
-
-
-def _own_windows(graph: Graph, equation: Equation, values: Mapping[str, Any], taken: Taken) -> dict[str, str]:
-    """New names for the axes that are as long as a window allows and whose name has a value in the caller."""
-    named = axes_windowed(equation.right) & values.keys()
-    sizes = {name: graph.scope(equation)[name] for name in sorted(named)}
-    fits = (name for name, size in sizes.items() if not are_equal(size, symbol(name), graph.bound))
-    return {name: taken.fresh(name) for name in fits}
 
 
 def names_of_sizes(graph: Graph) -> set[str]:

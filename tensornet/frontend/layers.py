@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from ..language.equation import (
 )
 from ..language.expression import (
     ELLIPSIS,
+    Call,
     Index,
     Literal,
     Ref,
@@ -35,7 +37,7 @@ from ..language.expression import (
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
-from .context import Known, Lengths, Names, Text, leaves_of
+from .context import Known, Lengths, Names, Text, leaves_of, window_axes
 from .instantiate import Matched, Operand
 from .lines import read
 
@@ -330,7 +332,8 @@ def _defined(text: Text, line: Calling, lengths: Lengths) -> Graph:
 
 def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Graph:
     """The graph of a block. Sizes of the whole text are its own for names that no tensor sizes, and for all names where
-    its axes are else not as long as each other."""
+    its axes are else not as long as each other. Axes that are as long as a window allows are its own where the text has
+    the name for another."""
     statements, inputs = definition.statements, definition.inputs
 
     def read_with(names: set[str]) -> Graph:
@@ -338,7 +341,8 @@ def _block(text: Text, definition: Definition, options: Mapping[str, Any]) -> Gr
         lines = (Declaration(name, "size", size=size) for name, size in sizes.items())
         return _read_in_order(Text((*lines, *statements), inputs, reaching=frozenset(sizes), **options))
 
-    few, many = _size_names(statements, alone=True), _size_names(statements)
+    own = _mentioned(text) & _windowed(statements)
+    few, many = _size_names(statements, alone=True) - own, _size_names(statements) - own
     try:
         return read_with(few)
     except ShapeError:
@@ -352,7 +356,7 @@ def _size_names(statements: Sequence[Statement], alone: bool = False) -> set[str
 
     Args:
         statements: the lines of the block.
-        alone: without the axes along which it reads tensors that it does not define.
+        alone: without the axes along which it declares or reads tensors that it does not define.
     """
     blocks = {each.name: each.statements for each in statements if isinstance(each, Definition)}
     called = (_size_names(blocks[each.block], alone) for each in statements if isinstance(each, Calling))
@@ -361,8 +365,22 @@ def _size_names(statements: Sequence[Statement], alone: bool = False) -> set[str
     for each in (each for each in statements if isinstance(each, Equation)):
         found |= {*each.axes, *occurring(each.right), *(ref.name for ref in each.references)}
         read.update(*(axes_of_index(ref.index) for ref in each.references if ref.name not in defined))
-    given = {each.name for each in statements if isinstance(each, Declaration)}
+    declared = [each for each in statements if isinstance(each, Declaration)]
+    given = {each.name for each in declared}
+    read.update(axis for each in declared for dim in each.dims or () for axis, _ in dim)
     return (found - (read if alone else set())).union(*called) - given - defined
+
+
+def _windowed(statements: Iterable[Statement]) -> set[str]:
+    """The axes of a block, and of blocks in it, that are in windows and on the left or under a function."""
+    found = set[str]()
+    for each in statements:
+        if isinstance(each, Definition):
+            found |= _windowed(each.statements)
+        elif isinstance(each, Equation):
+            calls = (part.axes for part in each.parts if isinstance(part, Call))
+            found |= window_axes([each]) & {*axes_of_index(each.left), *itertools.chain(*calls)}
+    return found
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:

@@ -45,6 +45,7 @@ from ..language.expression import (
     remade_axes,
     rename,
     rewrite,
+    scalar_value,
     show,
     show_index,
     sum_of,
@@ -449,8 +450,10 @@ def _not_whole(entry: Expression) -> Expression | None:
             return None
         case Literal(value):
             return None if isinstance(value, int) else entry
-        case Call(function):
+        case Call(function, arguments):
             row = FUNCTIONS[function]
+            if row.keeps_whole is not None and row.keeps_whole(*map(scalar_value, arguments)):
+                return next((each for each in map(_not_whole, arguments) if each is not None), None)
             if row.rounds or row.converts is not None or finds_positions(entry):
                 return None
             if row.yields in ("real", "number"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -32,6 +32,8 @@ from ..language.expression import (
     Expression,
     Ref,
     Size,
+    Taken,
+    axes_windowed,
     check_numbers,
     fresh,
     is_computed_index,
@@ -657,6 +659,14 @@ def inlined(graph: Graph, chosen: Callable[[Apply], bool]) -> Graph:
     return _Inlining(graph, chosen).graph()
 
 
+def own_windows(graph: Graph, equation: Equation, named: Collection[str], taken: Taken) -> dict[str, str]:
+    """New names for the axes that are as long as a window allows and whose name is that of a size of the caller."""
+    axes = sorted(axes_windowed(equation.right).intersection(named))
+    sizes = {name: graph.scope(equation)[name] for name in axes}
+    fits = (name for name, size in sizes.items() if not are_equal(size, symbol(name), graph.bound))
+    return {name: taken.fresh(name) for name in fits}
+
+
 class _Inlining:
     """The growing body, and the names that are taken in it."""
 
@@ -676,7 +686,11 @@ class _Inlining:
         names = {name: name for name in self.taken}
         self._place(self.whole, names, "", {})
         outputs = tuple(names[name] for name in self.whole.outputs)
-        return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
+        made = replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
+        used = {*made.by_name, *_outer_sizes(made), *(axis for each in made.own for axis in each.axes)}
+        used.update(*map(size_names, self.sizes.values()), *(call.graph.bound for call in made.calls))
+        sizes = tuple((name, size) for name, size in made.sizes if name in used)
+        return made if sizes == made.sizes else replace(made, sizes=sizes)
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""
@@ -686,7 +700,9 @@ class _Inlining:
             for name in item.defines:
                 self._name(name, names, prefix)
             if isinstance(item, Equation):
-                self.body.append(of_tensors_named(renamed_axes(item, axes), names))
+                own = own_windows(graph, item, self.meaning, Taken((*self.meaning, *item.axes)))
+                self.meaning.update(dict.fromkeys(own.values()))
+                self.body.append(of_tensors_named(renamed_axes(item, {**axes, **own}), names))
                 continue
             call = replace(of_tensors_named(item, names), scope=scoped(prefix, item.scope))
             if self.chosen(call):
