@@ -30,7 +30,6 @@ LAYERS: tuple[tuple[str, dict[str, int]], ...] = (
     ("y[A,B] = pad(x[A,B], B=(1,0))", {}),
     ("x[A,B]: input\ny[A,B] = x[A,1:]", {}),
     ("h[A,B] = 0.5 * h[A,B-1] + x[A,B]", {}),
-    ("x[A,B]: input\ny[A,C] = x[A,B-1-C]", {}),
     ("D: 2\ny[A,C] = x[A,C+D]", {}),
     ("y[A,C] = 0\ny[A,index(B)//2] += x[A,B]", {"C": 4}),
     ("y[A,B] = x[A,B] * x[E,B] * W[E,A]", {}),
@@ -57,6 +56,8 @@ def one_by_one(layers: Sequence[tn.Graph], x: Any, rng: Any) -> tuple[dict[str, 
         }
         own = {name: rng.standard_normal(shape) for name, shape in sizes.items()}
         x = tn.compile(layer)(own, x)
+        if not x.size:
+            raise tn.ShapeError("nothing is left")
         params |= {f"s{number}.{name}": array for name, array in own.items()}
     return params, x
 
