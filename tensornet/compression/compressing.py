@@ -147,10 +147,10 @@ def compress(
 
     A graph gives a graph with its parameters, and a `torch.nn.Module` gives a module of the same structure. `Linear`,
     `Conv1d` to `Conv3d`, `Embedding` and `Conv1D` of transformers keep their classes, biases, names and hooks. They
-    have factors in place of `weight`, which can still be read; `GRU`, `LSTM` and `RNN` compute with factors too. All
-    other matrices among the parameters, of at least 1,024 elements, become factors that a call multiplies together, such
-    as the projections of `MultiheadAttention`, `ConvTranspose2d` and the experts of a mixture: a budget of FLOPs or
-    seconds leaves them as they are. The given network is not changed.
+    have factors in place of `weight`, which can still be read; `GRU`, `LSTM` and `RNN` compute with factors too.
+    All other matrices among the parameters, of at least 1,024 elements, become factors that a call multiplies
+    together, such as the projections of `MultiheadAttention`, `ConvTranspose2d` and the experts of a mixture: a
+    budget of FLOPs or seconds leaves them as they are. The given network is not changed.
 
     Args:
         network: a graph, or a `torch.nn.Module`.
