@@ -7,6 +7,7 @@ Both have the same parameters. Forward, and both ways with the bytes that are ke
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import partial
 from typing import Any
@@ -169,7 +170,7 @@ class ByHand(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.last = modes[-1]
         self.norm = nn.LayerNorm(modes[-1][0] * modes[-1][1] * modes[-1][2])
-        rank = [*modes[-1], classes]
+        rank = [*modes[-1], min(classes, math.prod(modes[-1]))]
         self.head = tltorch.TRL(modes[-1], (classes,), bias=True, factorization="tucker", rank=rank)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
