@@ -22,8 +22,8 @@ __all__ = ["signed_attention"]
 
 Tensor: TypeAlias = torch.Tensor
 
-TILE = 2**19
-"""The number of scores in a tile on a CPU; half as many if causal, since smaller tiles leave out more of them."""
+TILE = 2**18
+"""The number of scores in a tile on a CPU. Twice as many take 0.96 of the time, and twice the memory."""
 
 LARGER = 2**26
 """The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
@@ -252,7 +252,7 @@ class _Signed:
         """Tiles that cover each score once. A matrix too large for one tile is split into blocks of rows. Fake tensors
         get a single tile, since only shapes matter."""
         (batch, heads, queries, _), keys = q.shape, k.shape[-2]
-        most = -(-TILE // (1 + self.causal)) if q.device.type == "cpu" else LARGER
+        most = TILE if q.device.type == "cpu" else LARGER
         most = batch * heads * queries * keys if is_fake(q) else most
         rows = -(-queries // max(1, -(-queries * keys // most)))
         matrices = max(1, most // max(1, rows * keys)) if rows >= queries else 1

@@ -231,7 +231,7 @@ def _seconds(
 TILE = 32
 """Queries per tile of the scores; each tile adds the time of a call."""
 
-SCORES = 2**19
+SCORES = 2**18
 """The number of scores that signed attention processes at a time."""
 
 CALLS = 30
@@ -264,7 +264,7 @@ def _signed_seconds(
     that their matrices are contiguous.
     """
     profile, size, causal = lowering.profile, lowering.itemsize, "causal" in dict(call.options)
-    seen = _seen(queries, keys, max(1, SCORES // (2 * keys))) if causal else keys
+    seen = _seen(queries, keys, max(1, SCORES // keys)) if causal else keys
     scores = shared * queries * seen
     seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     beside = 2 * (len(call.arguments) - 3 + causal)
