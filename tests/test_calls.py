@@ -464,3 +464,17 @@ def test_a_window_of_a_block_is_as_long_as_fits_where_its_caller_has_a_size_of_t
             assert tn.Graph.from_json(each.to_json()) == each
             found = tn.compile(tn.layer(str(each)))({}, x, np.ones(3))
             np.testing.assert_allclose(found, [3 * x[:7].sum(), 3 * x[2:].sum()])
+
+
+def test_a_window_that_descends_has_no_size_of_its_own_in_a_block() -> None:
+    made = tn.layer("y[j,u] = sum[c](x[j,c]) * index(u) + u", inputs="x", u=2)
+    turned = tn.layer("x[k,p]: input\ny[k,i] = x[k,p-1-i]")
+
+    def forward(x: Any) -> Any:
+        return turned(made(turned(turned(made(x, scope="a"), scope="b"), scope="c"), scope="d"), scope="e")
+
+    graph, x = tn.model(forward, inputs="x[p,j]"), np.random.default_rng(0).standard_normal((3, 4))
+    expected = tn.compile(graph.flat)({}, x)
+    for each in (graph, graph.bind(j=4), graph.bind(p=3)):
+        assert tn.layer(str(each)) == each
+        np.testing.assert_allclose(tn.compile(tn.layer(str(each)))({}, x), expected)

@@ -46,7 +46,10 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     axes = {name: taken.fresh(name) for name in clashing}
     put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
     named = {*dict(values), *(name for key, size in given for name in size_names(size) if name != key)}
-    fresh = Taken((*dict(values), *arriving, *(axis for each in graph.own for axis in each.axes)))
+    named.update(key for key, size in given if size != symbol(key))
+    fresh = Taken(
+        (*dict(values), *arriving, *axes.values(), *(axis for each in graph.own for axis in each.axes))
+    )
     windows = {each.name: own_windows(graph, each, named, fresh) for each in graph.own}
     body = tuple(
         _call(graph, item, sizes, values)
@@ -66,7 +69,9 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         )
 
     leaves = tuple(replace(leaf, dims=moved(leaf.dims)) for leaf in graph.leaves)
-    own = {axes.get(name, name) for name in graph.by_name}.difference(*windows.values())
+    own = {axes.get(name, name) for name in graph.by_name}.difference(
+        axes.get(name, name) for own in windows.values() for name in own
+    )
     own.update(*(sized_by_name(item.right) for item in body if isinstance(item, Equation)))
     known = {name: put[name] for name in own if name in put}
     used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
