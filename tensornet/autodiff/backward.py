@@ -44,6 +44,8 @@ class Backward:
         calls: the calls of the forward pass.
         names, axes: the names of nodes and of their axes, in both passes.
         sizes: the names that declare sizes there.
+        foreseen: the names of the gradients of states, which are read before they are defined.
+        told: the sizes that the axes of these are named for.
         asked: the nodes that the backward pass computes for calls and states, by name.
         given: by name, the node and the input for each seed, and for each gradient that calls and states give.
         items: the calls and steps of the backward pass.
@@ -86,7 +88,7 @@ class Backward:
         self.axes = dict[Node, tuple[str, ...]]()
         self.cotangents = self._no_cotangents()
         self.numbers, self.size = itertools.count(len(leaves)), Expressions(graph).size
-        self.foreseen = dict[Node, str]()
+        self.foreseen, self.told = dict[Node, str](), dict[str, Size]()
         self.calls, self.items = list[Apply](), list[Equation | Apply]()
         self.asked, self.given = dict[str, Node](), dict[str, tuple[Node, Leaf]]()
 
@@ -239,13 +241,25 @@ class Backward:
         """
         behind, name = state.behind, self.names[state.behind]
         self.foreseen[state.node] = gradient = self.taken.fresh(GRADIENT.format(state.name))
-        axes = state.left
+        axes = self._axes_of(state)
         self.cotangents.uses[behind] += 1
         part = self.part_of(behind)
         rule = FUNCTIONS[state.step.function].gradient(0)
         right = parse_rule(rule, {"g": Ref(gradient, axes)}, (axes[state.at],))
         self.items.append(Equation(part, axes, right))
         self.take(part, behind.shape, name, tuple(range(len(behind.shape))))
+
+    def _axes_of(self, state: State) -> tuple[str, ...]:
+        """Names for the axes of a state's gradient that determine their sizes: no tensor may size these axes."""
+        found = dict[str, Size]()
+        for axis, length in zip(state.left, state.behind.shape, strict=True):
+            names = itertools.chain((axis,), (f"{axis}_{n}" for n in itertools.count(1)))
+            free = (each for each in names if self.sizes.fits(each, length, self.program.same))
+            found[next(each for each in free if each not in found)] = length
+        new = {name: length for name, length in found.items() if name not in self.sizes.known}
+        self.sizes.made.update(new)
+        self.told |= new
+        return tuple(found)
 
     def through_state(self, state: State) -> None:
         """Names the gradient of a state as it is read, and adds the start's part of it to the gradient of the start."""

@@ -204,7 +204,7 @@ def _backward(
         *(passes.given[name][1] for name in passes.seeds.values()),
         *(each for each in given if each.kind != "input"),
     )
-    sizes = tuple({**passes.bound, **bound}.items())
+    sizes = tuple({**passes.told, **passes.bound, **bound}.items())
     return _tidy(Graph(left, tuple(body), tuple(passes.results.values()), sizes))
 
 
