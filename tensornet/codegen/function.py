@@ -304,9 +304,10 @@ def _size_lines(context: CodegenContext) -> Iterator[str]:
                 solved[names[0]] = solution, observed
     needed = set(context.used_sizes)
     if not needed <= solved.keys():
-        left = ", ".join(sorted(needed - solved.keys()))
-        what = f"the size of {left} does not follow from the shapes of the arguments"
-        raise ShapeError(what, fix=f"bind it first: graph.bind({left}=…)")
+        left = sorted(needed - solved.keys())
+        what = f"the size of {', '.join(left)} does not follow from the shapes of the arguments"
+        given = ", ".join(f"{name}=…" for name in left)
+        raise ShapeError(what, fix=f"bind {'it' if len(left) == 1 else 'them'} first: graph.bind({given})")
     for name in reversed(solved):
         needed |= {*size_names(solved[name][0])} - {_OBSERVED} if name in needed else set()
     for name in (each for each in solved if each in needed):

@@ -571,10 +571,6 @@ def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeEr
     fix += f" with {count} added to the position" if is_before else " there"
     if is_before and count == 1 and window.positions.steps == ((axis, Literal(1)),):
         fix = f"previous[{axis}]({ref.name}[…]) reads 0 there, or {fix}"
-    steps = window.positions.steps
-    lengths = [name for name, step in steps if step == Literal(1)]
-    if is_before and len(lengths) == 1 < len(steps):
-        fix = f"declare it with '{lengths[0]}' as its length, inputs='{ref.name}[…,{lengths[0]}]', or {fix}"
     side = "before its first" if is_before else "after its last"
     return ShapeError(f"'{ref.name}' is read {count} position(s) {side} one", ref.place, fix)
 
