@@ -40,9 +40,6 @@ PARTS = {
 They are for codes of up to so many bits, from wide steps to narrow ones.
 """
 
-UNEVEN = [np.linspace(-0.65, 0.05, 15), np.linspace(-0.025, 0.025, 3)]
-"""The same of few bits where columns have weights: a few heavy ones leave many places where rounding loses little."""
-
 PRICES = 0.6 ** np.arange(60)
 """The prices of a byte at which bits of ranks are chosen, in units of what the first rank is worth."""
 
@@ -75,8 +72,7 @@ def nearest(rows: Any, bits: int, weights: Any) -> tuple[Any, Any]:
 
     Few rows are rounded at a time, so that they stay in the cache, and scales are tried in float32.
     """
-    is_uneven, weights = bits <= min(PARTS) and np.ptp(weights) > 0, np.float32(weights)
-    searches = UNEVEN if is_uneven else PARTS[min(each for each in PARTS if bits <= each)]
+    searches, weights = PARTS[min(each for each in PARTS if bits <= each)], np.float32(weights)
     scale, codes, apart = np.empty(rows.shape[:-1]), np.empty(rows.shape, np.int8), 1 + (bits != 8)
     count = max(1, CACHED // math.prod(rows.shape[1:]))
     for first in range(0, len(rows), count):
