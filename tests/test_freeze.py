@@ -216,3 +216,11 @@ def test_a_kernel_takes_no_operand_whose_sizes_others_tell() -> None:
     x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("float32")
     found = tn.compile(tn.freeze(graph, params), backend="torch")({}, torch.tensor(x))
     np.testing.assert_allclose(found, tn.compile(graph)(params, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_frozen_parameters_keep_their_floating_type_where_all_inputs_are_integers(dtype: str) -> None:
+    layer = tn.layer("k[b]: input\nE[v,c]: parameter\ny[b,c] = E[k[b],c]")
+    frozen = tn.freeze(layer, {"E": np.ones((4, 3), dtype)})
+    assert tn.compile(frozen)({}, np.array([0, 1])).dtype == dtype
+    assert tn.compile(frozen, dtype="float32")({}, np.array([0, 1])).dtype == "float32"

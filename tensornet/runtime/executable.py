@@ -336,4 +336,12 @@ class Executable:
         """The floating type of arrays, or of the parameters if they differ; a complex type takes precedence."""
         ranked = dtypes[len(self._inputs) :] + dtypes[: len(self._inputs)]
         found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
-        return found[0] if found else self.dtype or "float32"
+        return found[0] if found else self.dtype or self._dtype_of_constants
+
+    @functools.cached_property
+    def _dtype_of_constants(self) -> str:
+        """The widest floating type among the constants, as the backend has it: frozen parameters keep theirs."""
+        values = (each.value.array() for each in self._at_any_sizes.constants if each.value is not None)
+        first = (value.reshape(-1)[:1] for value in values if value.dtype.kind == "f")
+        found = {self.backend.dtype(self.backend.asarray(each.copy(), None, self.device)) for each in first}
+        return "float64" if "float64" in found else "float32"
