@@ -686,11 +686,7 @@ class _Inlining:
         names = {name: name for name in self.taken}
         self._place(self.whole, names, "", {})
         outputs = tuple(names[name] for name in self.whole.outputs)
-        made = replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
-        used = {*made.by_name, *_outer_sizes(made), *(axis for each in made.own for axis in each.axes)}
-        used.update(*map(size_names, self.sizes.values()), *(call.graph.bound for call in made.calls))
-        sizes = tuple((name, size) for name, size in made.sizes if name in used)
-        return made if sizes == made.sizes else replace(made, sizes=sizes)
+        return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""
