@@ -932,7 +932,8 @@ class _Writer:
         declared = [line for line in self.declared if line.partition("[")[0] in leaves]
         text = "\n".join([*declared, *self.lines])
         made = _made(self.lines)
-        used = [axis for axis in POOL if has(text, axis)]
+        around = "\n".join(line for line in text.splitlines() if not line.startswith(" "))
+        used = [axis for axis in POOL if has(around, axis)]  # a given size holds in a block that alone has it
         given = {
             axis: self.sizes[axis]
             for axis in used
