@@ -87,7 +87,7 @@ def _preset(name: str, **sizes: int) -> Any:
 
 
 VITS = [("ti", 32), ("s", 24), ("b", 12), ("l", 8), ("h", 4)]
-SMALL = [_preset("vit_ti_16", b=4), _preset("swin_t", b=2), _preset("tensor_swin_28", b=8)]
+SMALL = [_preset("vit_ti_16", b=4), _preset("swin_t", b=2), _preset("tensor_swin_28", b=16)]
 ALL = [
     *(
         _preset(f"vit_{size}_{patch}", b=b * (3 if patch == 32 else 1))
