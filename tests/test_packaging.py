@@ -50,7 +50,7 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = built("sdist", checkout, tmp_path_factory.mktemp("sdist"))
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        file.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (found,) = folder.iterdir()
     assert re.fullmatch(NAMED, found.name)
     return found

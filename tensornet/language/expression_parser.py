@@ -93,7 +93,7 @@ class Parsed:
                 f"syntax error: {message.rstrip('.')}", Place(line, number, column), fix
             ) from None
         except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-            raise EquationError(f"the equations cannot be read: {error}") from None
+            raise EquationError(f"syntax error: {error}") from None
 
     def place(self, node: Located) -> Place:
         raw = self.masked[node.lineno - 1].encode()
