@@ -130,18 +130,21 @@ class Text:
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
         self._take_declarations(_in_order(declarations, parse_names(inputs, "input")))
-        for name, each in lengths.items():
-            for dim, length in zip(self.known[name].dims or (), each, strict=False):
-                if length is not None:
-                    self.unifier.unify(dim_size(dim), length, "_".join(axis.name for axis in dim), None)
-        self._take_constants(
-            constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
-        )
+        self._take_lengths()
+        inner = leaves_of(s for s in statements if isinstance(s, Calling | Definition))
+        self._take_constants(constants, inner)
         self.guessed: set[str] = set()
         self.axes = Taken(self._axis_names())
         self.formulas = size_names_of(self.dims_known()).union(*map(size_names, self.given.values()))
         self.windowed = window_axes(self.lines)
         self.remade: set[str] = set()
+
+    def _take_lengths(self) -> None:
+        """Unifies the sizes of declared inputs with their known lengths."""
+        for name, each in self.lengths.items():
+            for dim, length in zip(self.known[name].dims or (), each, strict=False):
+                if length is not None:
+                    self.unifier.unify(dim_size(dim), length, "_".join(axis.name for axis in dim), None)
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
         """Enters declared leaves, and the sizes that their axes are declared with."""

@@ -37,20 +37,31 @@ def instance(
     return _instance(graph, tuple(sorted(sizes.items())), tuple(sorted(values.items())), lead)
 
 
-@functools.lru_cache(maxsize=1024)
-def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
+Sizes = tuple[tuple[str, Any], ...]
+"""Names of sizes, and their values: integers, or expressions in other names."""
+
+
+def _new_axes(graph: Graph, given: Sizes, values: Sizes) -> tuple[dict[str, str], dict[str, Any], Taken]:
+    """New names for axes that have the name of a size of the caller, those of windows for each line, and all names."""
     sizes = dict(given)
     arriving = {name for size in sizes.values() for name in size_names(size)}
     taken = Taken(arriving.union(*(equation.axes for equation in graph.own)))
     clashing = (name for name in sorted(graph.by_name & arriving) if sizes[name] != symbol(name))
     axes = {name: taken.fresh(name) for name in clashing}
-    put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
     named = {*dict(values), *(name for key, size in given for name in size_names(size) if name != key)}
     named.update(key for key, size in given if size != symbol(key))
     fresh = Taken(
         (*dict(values), *arriving, *axes.values(), *(axis for each in graph.own for axis in each.axes))
     )
     windows = {each.name: own_windows(graph, each, named, fresh) for each in graph.own}
+    return axes, windows, taken
+
+
+@functools.lru_cache(maxsize=1024)
+def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
+    sizes = dict(given)
+    axes, windows, taken = _new_axes(graph, given, values)
+    put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
     body = tuple(
         _call(graph, item, sizes, values)
         if isinstance(item, Apply)
@@ -104,10 +115,6 @@ def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[D
         leading = lead is not None and dim[:1] and dim[0].name == ELLIPSIS
         found.extend(((axis,) for axis in lead or ()) if leading else (dim,))
     return tuple(found)
-
-
-Sizes = tuple[tuple[str, Any], ...]
-"""Names of sizes, and their values: integers, or expressions in other names."""
 
 
 def _with_lead(equation: Equation, lead: tuple[Axis, ...] | None) -> Equation:
