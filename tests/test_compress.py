@@ -885,10 +885,13 @@ def test_any_matrix_among_the_parameters_may_become_factors(tmp_path: Path) -> N
         y, found = network(x), small.model(x)
         assert (y - found).norm() < 0.1 * y.norm()
         up = small.model.up
-        assert small.model.up is up  # it is made once
-        for each in small.model.up_factors.parameters():
-            each.mul_(2)
-        assert torch.allclose(small.model.up, 2 * up)
+    assert up.is_contiguous()
+    assert "forward" not in vars(type(small.model))  # it has the parameters of the network's own
+    for each in small.model.up_factors.parameters():
+        each.data.mul_(2)
+    assert torch.allclose(small.model.up, 2 * up)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.isfinite(small.model(x)).all()
     again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network).model
     copied = copy.deepcopy(small.model)
     assert torch.equal(again(x), small.model(x))

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import statistics
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
-from .factorized import CONVOLUTION, Kind, factorize, form_of, kinds_of, splits_output
+from .factorized import CONVOLUTION, EMBEDDING, Kind, factorize, form_of, kinds_of, splits_output
 from .moments import Moments
 from .recurrent import closed, opened
 from .rounded import of_factors
@@ -315,26 +316,44 @@ def _put(
 
 @contextlib.contextmanager
 def _watched(layers: Iterable[tuple[_Holding, Any, Kind]], seen: Callable[..., None]) -> Iterator[None]:
-    """A context that sees products by the weights of layers that are not called, or by some rows of these weights."""
-    functional, known = torch.nn.functional, {id(each[0].weight): each for each in layers}
-    linear = functional.linear
+    """A context that sees products by the weights of some layers, or by some of their rows, and rows looked up."""
+    functional, rows, matrices = torch.nn.functional, dict[int, Any](), dict[int, Any]()
+    for holding, module, kind in layers:
+        known = rows if kind == EMBEDDING else matrices
+        known[id(holding.weight)] = functools.partial(seen, holding, kind, module)
 
-    def watched(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         whole = weight if weight._base is None else weight._base
-        if id(whole) not in known or whole.shape[1:] != weight.shape[1:]:
-            return linear(input, weight, bias)
-        made = linear(input, whole)
-        holding, module, kind = known[id(whole)]
-        seen(holding, kind, module, (input,), made)
+        if id(whole) not in matrices or not _is_part(weight, whole):
+            return former[0](input, weight, bias)
+        made = former[0](input, whole)
+        matrices[id(whole)]((input,), made)
         first = (weight.storage_offset() - whole.storage_offset()) // weight.stride(0)
         made = made[..., first : first + len(weight)]
         return made if bias is None else made + bias
 
-    functional.linear = watched
-    try:
-        yield
-    finally:
-        functional.linear = linear
+    def embedding(input: torch.Tensor, weight: torch.Tensor, *options: Any, **more: Any) -> torch.Tensor:
+        made = former[1](input, weight, *options, **more)
+        if id(weight) in rows:
+            rows[id(weight)]((input,), made)
+        return made
+
+    with _WATCHING:  # one after another
+        former = functional.linear, functional.embedding
+        functional.linear, functional.embedding = linear, embedding
+        try:
+            yield
+        finally:
+            functional.linear, functional.embedding = former
+
+
+_WATCHING = threading.RLock()
+
+
+def _is_part(weight: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a matrix is some rows of another, one after another, or all."""
+    same = weight.shape[1:] == whole.shape[1:] and weight.stride() == whole.stride() and len(weight)
+    return bool(same) and (weight.storage_offset() - whole.storage_offset()) % whole.stride(0) == 0
 
 
 def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[Any]) -> None:
@@ -368,7 +387,8 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
             holding.see(module, kind, args[0], result, mask[0])
 
     layers = [(holding, *each) for holding in holdings for each in holding.holders]
-    uncalled = [each for each in layers if each[2].is_whole or isinstance(each[1], UNCALLED)]
+    others = (EMBEDDING, *(each.kind for each in holdings if each.kind.is_whole))
+    uncalled = [each for each in layers if each[2] in others or isinstance(each[1], UNCALLED)]
     hooks = [
         module.register_forward_hook(functools.partial(seen, holding, kind))
         for holding, module, kind in layers

@@ -20,8 +20,7 @@ from tensornet.weights.ranks import Rank
 
 from ..module import held_value
 from ..module import make as module_of
-from ..products import is_traced
-from .rounded import Rounded, kept
+from .rounded import Rounded
 
 Module: TypeAlias = torch.nn.Module
 Held: TypeAlias = torch.nn.Parameter | Rounded
@@ -65,13 +64,16 @@ CONVOLUTION = Kind("convolution")
 WHOLE = functools.partial(Kind, "whole")
 """The kinds of layers that compute with the whole weight."""
 
+TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
 LEAST = 1024
 """The least elements of a parameter of another module that may become factors."""
 
 
 def kinds_of(module: Module) -> list[Kind]:
     """The kinds of the weights of a module: that of its layer, and of other parameters, which it reads as a whole."""
-    own, nn = kind_of(module), torch.nn
+    nn = torch.nn
+    own = None if isinstance(module, torch.jit.ScriptModule) else kind_of(module)
     found = [] if own is None else [own]
     if isinstance(module, nn.RNNBase | torch.jit.ScriptModule):
         return found
@@ -79,7 +81,8 @@ def kinds_of(module: Module) -> list[Kind]:
     for name, each in module._parameters.items():
         if each is None or isinstance(each, nn.UninitializedParameter) or name in known or each.ndim < 2:
             continue
-        if each.numel() >= LEAST and min(len(each), each[0].numel()) > 1:
+        is_large = each.numel() >= LEAST and min(len(each), each[0].numel()) > 1
+        if is_large and each.dtype in TYPES and (each.is_meta or bool(each.isfinite().all())):
             found.append(WHOLE(name))
     return found
 
@@ -111,11 +114,29 @@ def kind_of(module: Module) -> Kind | None:
 # ---------------------------------------------------------------------------- modules with factors
 
 
-class Factorized:
-    """A mixin for a layer with a factorized weight. The layer's own class comes next among the base classes.
+class Whole:
+    """A mixin for a module with factorized weights. The module's own class comes next among the base classes.
 
-    The factors are the parameters of a submodule, such as `fc.weight_factors.U`. The weight itself is computed from
-    them at each read. With an adapter, the weight W₀ stays a parameter, and s·∏ factors is added to it.
+    The factors are the parameters of a submodule, such as `fc.weight_factors.U`. A weight itself is computed from
+    them at each read.
+    """
+
+    def extra_repr(self) -> str:
+        """The module's own text, and the equations of its weights, where these are only their factors."""
+        module: Any = self
+        own: str = super().extra_repr()  # type: ignore[misc]
+        wholes = (
+            (whole, name) for name, (whole, _) in module._wholes.items() if name not in module._parameters
+        )
+        return ", ".join(
+            each for each in (own, *(str(whole.graph.equations[-1]) for whole, _ in wholes)) if each
+        )
+
+
+class Factorized(Whole):
+    """The same for a layer that computes with the factors.
+
+    With an adapter, the weight W₀ stays a parameter, and s·∏ factors is added to it.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,19 +146,6 @@ class Factorized:
         if direct is not None and len(args) == 1 and not kwargs:
             return direct(module, args[0])
         return super().forward(*args, **kwargs)  # type: ignore[misc]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.__dict__["_made"].clear()
-        return super()._apply(fn, recurse)  # type: ignore[misc]
-
-    def extra_repr(self) -> str:
-        """The layer's own text, and the equation of its weight, if this is only its factors."""
-        module: Any = self
-        own: str = super().extra_repr()  # type: ignore[misc]
-        if module._kind.parameter in module._parameters:  # W₀, to which the factors are added
-            return own
-        equations = (str(whole.graph.equations[-1]) for whole, _ in module._wholes.values())
-        return ", ".join(each for each in (own, *equations) if each)
 
 
 def _rounded(module: Any) -> torch.Tensor | None:
@@ -200,27 +208,22 @@ _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _weight_of(parameter: str) -> property:
-    """A property: the weight of a layer, computed from its factors; without gradients once, until one changes."""
-
-    def make(module: Any) -> torch.Tensor:
-        whole, place = module._wholes[parameter]
-        factors = module._modules[place]
-        array: torch.Tensor = whole(*(held_value(getattr(factors, leaf.name)) for leaf in whole.graph.inputs))
-        if module._kind == EMBEDDING and module.padding_idx is not None:
-            is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
-            array = torch.where(is_padding[:, None], module.padding_row, array)
-        base = module._parameters.get(parameter)
-        return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
+    """A property: the weight of a layer, computed from its factors."""
 
     def read(module: Any) -> torch.Tensor:
         if parameter not in module.__dict__.get("_wholes", ()):
             raise AttributeError(parameter)
-        factors = module._modules[module._wholes[parameter][1]]
-        tensors = [*factors.parameters(), *factors.buffers()]
-        is_mixed = tensors[0].is_meta or torch.is_autocast_enabled(tensors[0].device.type)
-        if torch.is_grad_enabled() or is_mixed or is_traced() or parameter in module._parameters:
-            return make(module)
-        return kept(module._made, parameter, tensors, lambda: make(module))
+        whole, place = module._wholes[parameter]
+        factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
+        array: torch.Tensor = (
+            whole(*factors).to(factors[0].dtype).contiguous()
+        )  # as a parameter is, under autocast too
+        is_rows = parameter == EMBEDDING.parameter and module.__dict__.get("_kind") == EMBEDDING
+        if is_rows and module.padding_idx is not None:
+            is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
+            array = torch.where(is_padding[:, None], module.padding_row, array)
+        base = module._parameters.get(parameter)
+        return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
 
     return property(read)
 
@@ -336,7 +339,7 @@ def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, Held]) 
     weight = module._parameters.pop(kind.parameter)
     if kind == EMBEDDING and module.padding_idx is not None:
         module.register_buffer("padding_row", weight.detach()[module.padding_idx].clone())
-    attach(module, kind, form, factors, Factorized, kind.factors)
+    attach(module, kind, form, factors, Whole if kind.is_whole else Factorized, kind.factors)
 
 
 def attach(
@@ -358,23 +361,25 @@ def attach(
         setattr(run, name, each)
     run.train(module.training)
     first: tuple[Any, Any, tuple[str, ...]] = (besides, type(module), ())
-    besides, base, names = getattr(type(module), "_made_of", first)
+    former, base, names = getattr(type(module), "_made_of", first)
+    besides = former if besides is Whole else besides
     module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
     module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place
-    module.__dict__["_made"] = {}
     lone = next(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
-    if not (kind.is_whole and names):
+    if not kind.is_whole:
         module.__dict__.update(_kind=kind, _is_plain=plain, _place=place, _lone=lone)
 
 
 def detach(module: Any) -> None:
     """Undoes `attach`. The weight stays in the parameters of the module."""
-    _, module.__class__, _ = type(module)._made_of
-    del module._modules[module._place]
-    for name in ("_kind", "_wholes", "_made", "_is_plain", "_place", "_lone"):
+    _, base, names = type(module)._made_of
+    others = tuple(name for name in names if name != module._kind.parameter)
+    module.__class__ = _class_of(Whole, base, others) if others else base
+    del module._modules[module._place], module._wholes[module._kind.parameter]
+    for name in ("_kind", "_is_plain", "_place", "_lone", *(() if others else ("_wholes",))):
         del module.__dict__[name]
 
 
@@ -387,7 +392,7 @@ def _class_of(besides: Any, base: type, names: tuple[str, ...]) -> type:
 
 
 def _reduced(module: Any) -> tuple[Any, ...]:
-    return _bare, type(module)._made_of, {**module.__dict__, "_made": {}}
+    return _bare, type(module)._made_of, dict(module.__dict__)
 
 
 def _bare(besides: Any, base: type, names: tuple[str, ...]) -> Any:

@@ -21,23 +21,6 @@ def state_of(held: Sequence[torch.Tensor]) -> Any:
     return torch.is_inference_mode_enabled(), [(id(each), each._version, each.data_ptr()) for each in held]
 
 
-def kept(
-    made: dict[str, tuple[Any, torch.Tensor]],
-    name: str,
-    read: Sequence[torch.Tensor],
-    make: Callable[[], torch.Tensor],
-) -> torch.Tensor:
-    """What was made of some tensors the last time, or is made now if one of them, or that itself, has changed."""
-    key = state_of(read)
-    if key is None:
-        return make()
-    found = made.get(name)
-    if found is None or found[0] != (key, state_of([found[1]])):
-        array = make()
-        made[name] = found = (key, state_of([array])), array
-    return found[1]
-
-
 class Rounded(torch.nn.Module):
     """A factor as scales times codes: F = scale · codes.
 
@@ -77,7 +60,20 @@ class Rounded(torch.nn.Module):
         trained = torch.is_grad_enabled() and read[1].requires_grad
         if is_recorded() or trained or "free" in self._parameters:
             return self._product()
-        return kept(self._made, "product", read, lambda: self._product().detach())
+        return self._kept("product", read, lambda: self._product().detach())
+
+    def _kept(
+        self, name: str, read: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """What was made of some tensors the last time, or is made now if one of them, or that itself, has changed."""
+        key = state_of(read)
+        if key is None:
+            return make()
+        found = self._made.get(name)
+        if found is None or found[0] != (key, state_of([found[1]])):
+            made = make()
+            self._made[name] = found = (key, state_of([made])), made
+        return found[1]
 
     def loosen(self) -> None:
         """Makes the codes a parameter of real numbers, and each call reads the nearest codes, until `tighten`.
@@ -121,7 +117,7 @@ class Rounded(torch.nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Saves packed codes: one tensor for all places of a factor in a network, which files hold once."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}codes"] = kept(self._made, "packed", (self.codes,), self._packed)
+        destination[f"{prefix}codes"] = self._kept("packed", (self.codes,), self._packed)
 
     def _packed(self) -> torch.Tensor:
         if self.codes.is_meta:
