@@ -813,6 +813,10 @@ def test_packed_batches_are_looped_over_without_padding(
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in [*pairs, (y.data, found.data)])
         assert torch.equal(y.batch_sizes, found.batch_sizes)
     assert sum(seen) == 2 * sum(lengths) * len(looped.suffixes)
+    small = tn.compress(
+        network, parameters=0.6, calibrate=[packed] * 4
+    )  # one argument, not a tuple of several
+    assert small.loss is not None
 
 
 class Pairs(nn.Module):

@@ -106,8 +106,12 @@ def _tensors(found: Any) -> Iterator[torch.Tensor]:
 
 
 def _run(network: Module, batch: Any) -> Any:
-    """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor."""
-    args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
+    """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor.
+
+    A tuple with names, such as a packed sequence, is one argument.
+    """
+    are_several = isinstance(batch, tuple | list) and not hasattr(batch, "_fields")
+    args = () if isinstance(batch, Mapping) else batch if are_several else (batch,)
     named = batch if isinstance(batch, Mapping) else {}
     try:
         inspect.signature(network.forward).bind(*args, **named)
