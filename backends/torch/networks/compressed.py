@@ -192,6 +192,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     network, kind = opened(copied(module)), options.budget.kind
     _check_values(network)
     holdings = _holdings(network, options.include, options.exclude)
+    holdings = [each for each in holdings if not each.kind.is_whole or bool(each.weight.isfinite().all())]
     batches, held = list[Any](), list[Any]()
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))

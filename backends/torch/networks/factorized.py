@@ -65,6 +65,7 @@ WHOLE = functools.partial(Kind, "whole")
 """The kinds of layers that compute with the whole weight."""
 
 TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+"""The types of such parameters."""
 
 LEAST = 1024
 """The least elements of a parameter of another module that may become factors."""
@@ -81,8 +82,7 @@ def kinds_of(module: Module) -> list[Kind]:
     for name, each in module._parameters.items():
         if each is None or isinstance(each, nn.UninitializedParameter) or name in known or each.ndim < 2:
             continue
-        is_large = each.numel() >= LEAST and min(len(each), each[0].numel()) > 1
-        if is_large and each.dtype in TYPES and (each.is_meta or bool(each.isfinite().all())):
+        if each.numel() >= LEAST and min(len(each), each[0].numel()) > 1 and each.dtype in TYPES:
             found.append(WHOLE(name))
     return found
 
@@ -215,9 +215,8 @@ def _weight_of(parameter: str) -> property:
             raise AttributeError(parameter)
         whole, place = module._wholes[parameter]
         factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
-        array: torch.Tensor = (
-            whole(*factors).to(factors[0].dtype).contiguous()
-        )  # as a parameter is, under autocast too
+        made: torch.Tensor = whole(*factors)
+        array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
         is_rows = parameter == EMBEDDING.parameter and module.__dict__.get("_kind") == EMBEDDING
         if is_rows and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
