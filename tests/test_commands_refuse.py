@@ -127,20 +127,25 @@ CONFIG = {
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize(
-    "config",
+    ("config", "reason"),
     [
-        "{]",
-        "[1]",
-        '{"architectures": [3]}',
-        json.dumps(CONFIG | {"architectures": ["pipeline"]}),
-        json.dumps(CONFIG),
+        ("{]", "not a valid JSON"),
+        ("[1]", "`model_type` key in its config.json"),
+        ('{"architectures": [3]}', "`model_type` key in its config.json"),
+        (json.dumps(CONFIG | {"architectures": ["pipeline"]}), "no attribute 'from_pretrained'"),
+        (json.dumps(CONFIG | {"architectures": ["NoModel"]}), "no attribute NoModel"),
+        (json.dumps(CONFIG), "no file named model.safetensors"),
     ],
 )
-def test_folders_that_hold_no_model(config: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_hold_no_model(
+    config: str, reason: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("transformers")
     (folder / "bert").mkdir()
     (folder / "bert" / "config.json").write_text(config, encoding="utf-8")
-    assert "bert cannot be loaded: " in refused(capsys, "compress", "bert", "--parameters", "0.5")
+    told = refused(capsys, "compress", "bert", "--parameters", "0.5")
+    assert "bert cannot be loaded: " in told
+    assert reason in told
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
+from tensornet.backends.torch.networks.compressed import _watched
+from tensornet.backends.torch.networks.factorized import LINEAR
 from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
@@ -901,6 +904,63 @@ def test_any_matrix_among_the_parameters_may_become_factors(tmp_path: Path) -> N
     assert torch.equal(again(x), small.model(x))
     assert torch.equal(copied(x), small.model(x))
     assert small.model.float().half().up.dtype == torch.float16
+
+
+class Rows(nn.Embedding):
+    """Rows with padding, multiplied by another parameter, and a mask that no factors can make."""
+
+    def __init__(self) -> None:
+        super().__init__(80, 40, padding_idx=3)
+        self.more = nn.Parameter(torch.randn(40, 40) / 6)
+        self.mask = nn.Parameter(torch.full((40, 40), -torch.inf).triu(1), requires_grad=False)
+
+    def forward(self, k: torch.Tensor) -> torch.Tensor:
+        rows = torch.nn.functional.linear(super().forward(k), self.more.t())
+        return rows @ torch.softmax(self.mask, -1)
+
+
+def test_other_parameters_of_a_layer_stay_apart_from_its_weight() -> None:
+    torch.manual_seed(0)
+    network, k = Rows(), torch.randint(0, 80, (16, 9))
+    small = tn.compress(network, bytes=0.55, calibrate=[k, k.flip(0), k.flip(1), k])
+    assert set(small.allocation.weights) == {"weight", "more"}  # a mask that is not finite stays as it is
+    assert small.loss is not None
+    assert small.loss < 1e-3
+    assert (small.model.more - network.more).norm() < 0.05 * network.more.norm()
+    assert torch.equal(small.model.weight[3], network.weight[3])
+
+
+class Gated(nn.Linear):
+    """A linear layer with another parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(40, 40)
+        self.gate = nn.Parameter(torch.randn(40, 40) / 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) @ self.gate
+
+
+def test_a_layer_with_factors_of_another_parameter_is_adapted_and_merged() -> None:
+    torch.manual_seed(0)
+    small = tn.compress(nn.Sequential(Gated()), parameters=0.9, include="0.gate").model
+    x = torch.randn(3, 40)
+    merged = tn.merge(tn.adapt(small, "0.weight", rank=2))
+    assert torch.equal(merged(x), small(x))
+    assert "gate_factors" in merged[0]._modules
+
+
+def test_products_by_other_parts_of_a_weight_are_left_alone() -> None:
+    holding = SimpleNamespace(weight=nn.Parameter(torch.randn(8, 8)))
+    seen, linear = list[tuple[int, ...]](), torch.nn.functional.linear
+    weight, x = holding.weight, torch.randn(3, 8)
+    parts = [weight, weight[2:5], weight.t(), weight[::2], weight[:1].expand(4, 8)]
+    plain = [linear(x, each) for each in parts]
+    with _watched([(holding, None, LINEAR)], lambda *args: seen.append(tuple(args[-1].shape))):
+        found = [torch.nn.functional.linear(x, each) for each in parts]
+    assert all(map(torch.allclose, found, plain))
+    assert seen == [(3, 8), (3, 8)]  # all rows, and some one after another: those of the whole weight
+    assert torch.nn.functional.linear is linear
 
 
 class Decoder(nn.Module):

@@ -41,7 +41,7 @@ HIGHEST = 43.0
 """Up to such scores in base 2, exponentials need no maximum subtracted, since no visible score is below 0."""
 
 HIDDEN = -3000.0
-"""|s| of a hidden score. Its exponential is 0, and never a subnormal number, of which `exp2` makes one slowly."""
+"""|s| of a hidden score. Its exponential is 0, and never a subnormal number, which `exp2` computes slowly."""
 
 
 def signed_attention(

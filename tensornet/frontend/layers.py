@@ -582,26 +582,30 @@ def _sizes_in_blocks(text: Text) -> None:
     """Unifies each given size that no line of the text speaks of with that of an axis of a block."""
     alone = text.given.keys() - text.reaching - (said := _mentioned(text))
     alone -= {*_sizes_told(text.definitions.values())}  # which blocks have of their own
-    for name in sorted(
-        name for name in alone if text.given[name] != symbol(name)
-    ):  # else a size of the caller
-        found = list[tuple[Any, Calling]]()
-        calls = (each for each in text.items if not isinstance(each, tuple))
-        for call, line in zip(calls, text.calls, strict=True):
-            block = (call.applied() if isinstance(call, Matched) else call).graph
-            own = block.bound.get(name, symbol(name) if name in block.open_sizes else None)
-            if own is not None and (not text.body or not isinstance(own, int)):
-                break
-            found += [(own, line)] if own is not None else []
-            sized = ((part, each) for part in block.parts() for each in part.own if name in each.axes)
-            found += ((part.scope(each)[name], line) for part, each in sized)
-        else:
-            if not found:
-                unused = "is no axis here" if text.body else "no input and no layer of the model uses"
-                fix = _axes_told(text, name, said)
-                raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
-            if not any(text.unifier.same(text.given[name], size) for size, _ in found):
-                _unify_one(text, name, found)
+    for name in sorted(alone):
+        if text.given[name] == symbol(name) or (found := _sizes_of_blocks(text, name)) is None:
+            continue  # it is a size of the caller, or blocks read it by its name
+        if not found:
+            unused = "is no axis here" if text.body else "no input and no layer of the model uses"
+            fix = _axes_told(text, name, said)
+            raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
+        if not any(text.unifier.same(text.given[name], size) for size, _ in found):
+            _unify_one(text, name, found)
+
+
+def _sizes_of_blocks(text: Text, name: str) -> list[tuple[Any, Calling]] | None:
+    """The sizes that axes of a name have in the blocks that are called; None if a block has the size itself, open."""
+    found = list[tuple[Any, Calling]]()
+    calls = (each for each in text.items if not isinstance(each, tuple))
+    for call, line in zip(calls, text.calls, strict=True):
+        block = (call.applied() if isinstance(call, Matched) else call).graph
+        own = block.bound.get(name, symbol(name) if name in block.open_sizes else None)
+        if own is not None and (not text.body or not isinstance(own, int)):
+            return None
+        found += [(own, line)] if own is not None else []
+        sized = ((part, each) for part in block.parts() for each in part.own if name in each.axes)
+        found += ((part.scope(each)[name], line) for part, each in sized)
+    return found
 
 
 def _sizes_told(definitions: Iterable[Definition]) -> Iterator[str]:

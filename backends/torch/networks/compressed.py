@@ -37,8 +37,8 @@ Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
 
 
-UNCALLED = torch.nn.MultiheadAttention, torch.nn.modules.linear.NonDynamicallyQuantizableLinear
-"""The layers whose weights are read by a function: attention, and the projection of its results."""
+UNCALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+"""The projection of the results of attention, which is not called: a function reads its weight."""
 
 
 @dataclass(eq=False)
@@ -387,18 +387,17 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
         if args and isinstance(result, torch.Tensor):
             holding.see(module, kind, args[0], result, mask[0])
 
-    layers = [(holding, *each) for holding in holdings for each in holding.holders]
-    others = (EMBEDDING, *(each.kind for each in holdings if each.kind.is_whole))
-    uncalled = [each for each in layers if each[2] in others or isinstance(each[1], UNCALLED)]
-    hooks = [
-        module.register_forward_hook(functools.partial(seen, holding, kind))
-        for holding, module, kind in layers
-        if (holding, module, kind) not in uncalled
-    ]
+    watched, hooks = list[tuple[_Holding, Any, Kind]](), list[Any]()
+    layers = ((each, *layer) for each in holdings for layer in each.holders)
+    for holding, module, kind in layers:
+        if kind.is_whole or kind == EMBEDDING or isinstance(module, UNCALLED):
+            watched.append((holding, module, kind))
+        else:
+            hooks.append(module.register_forward_hook(functools.partial(seen, holding, kind)))
     draw = torch.Generator().manual_seed(0)
     frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]
     try:
-        with evaluating(network), torch.set_grad_enabled(gradients), _watched(uncalled, seen):
+        with evaluating(network), torch.set_grad_enabled(gradients), _watched(watched, seen):
             for each in frozen:
                 each.requires_grad_(True)
             for batch in batches:
