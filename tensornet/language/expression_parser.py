@@ -336,13 +336,15 @@ class Terms(Parsed):
 
     def checked(self, node: ast.Call, function: Function, axes: tuple[str, ...]) -> Call:
         """A call, checked: its axes, arity and keywords match the record of the function."""
-        for message, fix in _misuses(node, function, axes):
+        operands, keywords = _bound(node, function)
+        for message, fix in _misuses(node, function, axes, len(operands)):
             raise self.fail(node, message, fix)
-        arguments = tuple(map(self.expression, node.args))
-        options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
-        for name in {name for at, (name, _) in enumerate(options) if name in dict(options[:at])}:
+        names = [*function.operands[: len(operands)], *(each.arg for each in keywords)]
+        for name in {name for name in names if names.count(name) > 1}:
             fix = "give it once; rename the axis if it is called as an option"
             raise self.fail(node, f"{function.name} has the keyword '{name}' twice", fix)
+        arguments = tuple(map(self.expression, operands))
+        options = tuple(self.option(node, function, keyword) for keyword in keywords)
         return Call(function.name, arguments, axes, options, self.place(node))
 
     def option(
@@ -403,7 +405,23 @@ def _last_axis(node: ast.Call) -> str:
     return entries[-1].id if entries and isinstance(entries[-1], ast.Name) else "j"
 
 
-def _misuses(node: ast.Call, function: Function, axes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _bound(node: ast.Call, function: Function) -> tuple[list[ast.expr], list[ast.keyword]]:
+    """The operands of a call, and its keywords: as in Python, each argument stands in its place or under its name."""
+    most, options = function.arity[1], [name for name, _ in function.options]
+    after = most + len(options)
+    operands = [*node.args[:most], *node.args[after:]]
+    keywords = [*map(ast.keyword, options, node.args[most:]), *node.keywords]
+    named = {each.arg: each for each in keywords}
+    for name in itertools.takewhile(named.__contains__, function.operands[len(operands) :]):
+        operands.append(named[name].value)
+        keywords.remove(named[name])
+    order = {name: n for n, name in enumerate(options)}
+    return operands, sorted(keywords, key=lambda each: order.get(each.arg or "", -1))
+
+
+def _misuses(
+    node: ast.Call, function: Function, axes: tuple[str, ...], given: int
+) -> Iterator[tuple[str, str]]:
     """Where the axes, arity and keywords of a call differ from the record of its function, and what to write."""
     name, (least, most) = function.name, function.arity
     if function.takes_axes and not axes:
@@ -416,9 +434,9 @@ def _misuses(node: ast.Call, function: Function, axes: tuple[str, ...]) -> Itera
         yield f"{name} runs over no axis", f"write {name}(…)"
     if any(isinstance(argument, ast.Starred) for argument in node.args):
         yield "'*' does not unpack here", "write the arguments out"
-    if not least <= len(node.args) <= most:
+    if not least <= given <= most:
         count = f"{least}" if least == most else f"at least {least}"
-        yield f"{name} takes {count} argument(s), not {len(node.args)}", f"write {function.form}"
+        yield f"{name} takes {count} argument(s), not {given}", f"write {function.form}"
     if function.takes_one_axis and len(axes) != 1:
         yield f"{name} runs over one axis", f"write {name}[n](…)"
     if function.axes == "exchanged" and len(set(axes)) != 2:

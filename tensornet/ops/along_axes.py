@@ -68,7 +68,7 @@ def _shift(name: str, where: str, end: str, written: str, back: str, at: str) ->
         name,
         f"a at the position {where}, and at the {end} one the start; in a recurrence written {written}",
         arity=(1, 2),
-        written=f"{name}[t](a, start)",
+        operands=("a", "start"),
         ordered=True,
         yields="same",
         takes="any",

@@ -97,7 +97,8 @@ class Function:
             an operand without the axis counts as size 1;
             "moved": moves elements along the axes that keywords name, as `roll(a, i=1)`.
         arity: the fewest and the most operands.
-        options: keywords that take a number, with their defaults.
+        operands: the names of its operands in equations, if these are not `a`, `b`, …; a call may give them by name.
+        options: numbers that follow the operands, each in its place or by its name, with their defaults.
         amounts: the values in the keyword of an axis, `("before", "after")` for `pad(a, i=(1, 2))`.
         infix: the operator sign it is written with, `a + b` or `~a`.
         latex: its LaTeX form around the arguments `{0}` and `{1}`, if that is not a name with parentheses.
@@ -178,6 +179,7 @@ class Function:
 
     axes: Axes = "none"
     arity: tuple[int, int] = (1, 1)
+    operands: tuple[str, ...] = ()
     options: tuple[tuple[str, float], ...] = ()
     amounts: tuple[str, ...] = ()
     infix: str = ""
@@ -300,7 +302,8 @@ class Function:
         """How an equation writes it: `softmax[j](a)`, `a + b`, `where(condition, a, b)`."""
         options = (f"{name}={value:g}" for name, value in self.options)
         axes = "[j,k]" if self.axes == "exchanged" else "[j]" if self.takes_axes else ""
-        return self.written or self._applied([*string.ascii_lowercase[: self.arity[0]], *options], axes)
+        operands = self.operands or string.ascii_lowercase[: self.arity[0]]
+        return self.written or self._applied([*operands, *options], axes)
 
     @property
     def shown(self) -> Example:
