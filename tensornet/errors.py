@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,6 +108,41 @@ class ShapeError(TensornetError, ValueError):
 
 class DtypeError(TensornetError, TypeError):
     """Element types disagree, or one does not support what the equations compute."""
+
+
+class ArgumentError(TensornetError, TypeError):
+    """A call lacks an argument, or has one that the function does not take."""
+
+
+def check_signature(function: Callable[..., Any], error: TypeError, named: Iterable[str]) -> None:
+    """Raises an error that says what a function takes, unless the function itself raised the given one.
+
+    Args:
+        function: the called function.
+        error: what the call raised, caught in the frame of the call.
+        named: the arguments that were given by name.
+    """
+    if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+        takes = inspect.signature(function).parameters
+        known = [name for name, each in takes.items() if each.kind > each.POSITIONAL_ONLY]
+        unknown = [name for name in named if name not in known]
+        message = f"{function.__name__} has no argument {unknown[0]}=" if unknown else str(error)
+        hint = near(unknown[0], known) if unknown else ""
+        raise ArgumentError(message, fix=f"{hint}it takes {', '.join(takes)}") from None
+
+
+def checked_signature(function: Callable[P, R]) -> Callable[P, R]:
+    """A decorator: a call that does not fit the signature raises an error that says what the function takes."""
+
+    @functools.wraps(function)
+    def calling(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*arguments, **options)
+        except TypeError as error:
+            check_signature(function, error, options)
+            raise
+
+    return calling
 
 
 def told_in(section: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

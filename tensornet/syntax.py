@@ -28,6 +28,12 @@ class Ref:
     index: tuple[Index, ...]
     place: Place | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def said(self) -> str:
+        """The name that the text reads there: rewriting gives a part of `x` the name `x_part`."""
+        read = self.place.text.partition("[")[0] if self.place is not None else ""
+        return read if read and self.name.startswith(read.replace(".", "_")) else self.name
+
 
 @document()
 @dataclass(frozen=True, eq=False)

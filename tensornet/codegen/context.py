@@ -13,6 +13,7 @@ from ..dtypes import Element
 from ..errors import BackendError, EquationError
 from ..graph.leaves import Leaf
 from ..language.affine import reached
+from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
@@ -21,6 +22,8 @@ from ..language.expression import (
     Ref,
     Size,
     is_scalar,
+    rename,
+    rewrite,
     scalar_value,
     show,
 )
@@ -28,6 +31,7 @@ from ..ops.protocols import Left, axes_in, layout_of, left_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.table import FUNCTIONS, Function
 from ..planning.plans import Plan
+from ..planning.steps import Step
 from ..protocol import Backend
 from ..sizes import evaluate, size_names, size_source
 from .names import identifier, reserved, tuple_source
@@ -234,7 +238,23 @@ class CodegenContext:
         if any(table.leaf.name == name and table.below is not None for table in self.plan.tables):
             return text
         details = {"past": self.size(size if past is None else past)} if self.asks("within", "past") else {}
-        return self.op("within", text, size=self.size(size), name=repr(name), **details)
+        return self.op("within", text, size=self.size(size), name=repr(self.told(name)), **details)
+
+    def told(self, name: str) -> str:
+        """A tensor in a message: its name in the graph, or the expression that a step without such a name computes."""
+        steps = [each for each in (*self.plan.once, *self.plan.steps) if isinstance(each, Step)]
+        lines = [each.equation for each in steps if each.equation.name not in self.plan.graph.named]
+        made: dict[str, Equation] = {each.name: each for each in lines}
+
+        def change(part: Expression) -> Expression:
+            if not isinstance(part, Ref) or part.name not in made:
+                return part
+            line = made[part.name]
+            names = {str(old): str(new) for old, new in zip(line.left, part.index, strict=True)}
+            plain = all(isinstance(each, str) for each in (*line.left, *part.index))
+            return rewrite(rename(line.right, names), change) if plain else part
+
+        return show(change(Ref(name, made[name].left))) if name in made else name
 
     # ---- numbers
 

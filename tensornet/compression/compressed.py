@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError, path_of
+from ..errors import DtypeError, EquationError, checked_signature, path_of
 from ..files import whole
 from ..fitting.approximating import Misfit
 from ..fitting.rounding import pack, unpack
@@ -166,6 +166,7 @@ def networks(*modules: Any) -> Any:
     return torch.networks
 
 
+@checked_signature
 def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     """Reads a network that `Compressed.save` wrote.
 

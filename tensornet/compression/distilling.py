@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError, checked_call, names_in, path_of
+from ..errors import ShapeError, checked_call, checked_signature, names_in, path_of
 from .allocating import is_positive
 from .compressed import Compressed, networks
 
 __all__ = ["distill"]
 
 
+@checked_signature
 def distill(
     student: Any,
     teacher: Any,

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import Place, ShapeError
-from ..language.expression import ELLIPSIS, Call
+from ..language.expression import ELLIPSIS, Call, show_entry
 from ..ops.structure import amounts_in, is_inside
 from ..sizes import evaluate, name_of, size_names, solve_size, symbol
 from .graph import Graph
 from .leaves import Leaf
-from .shape_inference import dim_size, scalar_size
+from .shape_inference import dim_size, index_of, scalar_size
 
 
 def sizes_from_shapes(
@@ -112,6 +112,9 @@ def _untold(leaf: Leaf, position: int, name: str) -> ShapeError:
 
 def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
     names, place = _place_of(leaf, position)
+    if len(unknown := size_names(expected)) > 1:
+        message = f"the sizes {', '.join(unknown)} do not follow from axis '{names}' of '{leaf.name}', which is {size}"
+        raise ShapeError(message, place, f"bind all but one of them first: graph.bind({unknown[0]}=…)")
     why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
     return ShapeError(
         f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
@@ -122,6 +125,6 @@ def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Map
 
 def _place_of(leaf: Leaf, position: int) -> tuple[str, Place]:
     """The axes of a dimension of a leaf, and their place in its index."""
-    dims = [",".join(axis.name for axis in dim) for dim in leaf.dims]
-    column = len(leaf.name) + 1 + sum(len(names) + 2 for names in dims[:position])
+    dims = [*map(show_entry, index_of(leaf.dims))]
+    column = len(leaf.name) + 1 + sum(len(each) + 2 for each in dims[:position])
     return dims[position], Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))

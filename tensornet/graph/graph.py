@@ -25,7 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 from ..codec import Scope as Prefix
 from ..codec import document, state_of
 from ..display import folded, preformatted
-from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..errors import EquationError, Place, ShapeError, check_signature, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
@@ -775,7 +775,11 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
             elif isinstance(given, str):
                 fix = "make one of the equations: tensornet.layer(…)"
             raise EquationError(f"a graph is expected here, not {shown}", fix=fix)
-        return function(*arguments, **options)
+        try:
+            return function(*arguments, **options)
+        except TypeError as error:
+            check_signature(function, error, options)
+            raise
 
     return checked
 

@@ -295,16 +295,16 @@ class _Walk:
             scope.unknown.append((ref, scope))
         elif len(known) != len(ref.index):
             raise ShapeError(
-                f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
+                f"'{ref.said}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
                 ref.place,
-                f"'{ref.name}' was defined as {ref.name}[{show_index(index_of(known))}]",
+                f"'{ref.said}' was defined as {ref.name}[{show_index(index_of(known))}]",
             )
         for position, entry in enumerate(ref.index):
             dim = known[position] if known is not None else None
             match entry:
                 case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
                     raise EquationError(
-                        f"'{ref.name}' is read with '...' in one place, and with axes there in another",
+                        f"'{ref.said}' is read with '...' in one place, and with axes there in another",
                         ref.place,
                         f"write {ref.name}[{show_index(index_of(known or ()))}] throughout",
                     )
@@ -342,7 +342,8 @@ class _Walk:
         size = self._value(length)
         end = size if isinstance(size, int) else LARGEST
         if index is not None and not (-end if from_end else 0) <= index < end:
-            message = f"index {index} is outside '{ref.name}', whose dimension {position} has size {size}"
+            where = f"whose dimension {position} has size" if ref.said == ref.name else "where there are"
+            message = f"index {index} is outside '{ref.said}', {where} {size}"
             fix = f"use an index below {size}" if size else "it needs a position at least"
             fix = (
                 fix if from_end or index >= 0 else "only a written integer, as in x[-1], counts from the end"
@@ -450,7 +451,7 @@ class _Walk:
             self._tell(scope, axis, fit.size, ref)
         elif told > fits:
             raise ShapeError(
-                f"'{ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
+                f"'{ref.said}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
                 ref.place,
                 f"pad it there first, or make '{axis}' shorter",
             )
@@ -567,12 +568,12 @@ def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
 def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeError:
     """The error for a window that reads a tensor outside of its positions."""
     ref, amounts = window.ref, f"({count},0)" if is_before else f"(0,{count})"
-    fix = f"pad it in a line before, z[…] = pad({ref.name}[…], {axis}={amounts}), and read z"
+    fix = f"pad it in a line before, z[…] = pad({ref.said}[…], {axis}={amounts}), and read z"
     fix += f" with {count} added to the position" if is_before else " there"
     if is_before and count == 1 and window.positions.steps == ((axis, Literal(1)),):
-        fix = f"previous[{axis}]({ref.name}[…]) reads 0 there, or {fix}"
+        fix = f"previous[{axis}]({ref.said}[…]) reads 0 there, or {fix}"
     side = "before its first" if is_before else "after its last"
-    return ShapeError(f"'{ref.name}' is read {count} position(s) {side} one", ref.place, fix)
+    return ShapeError(f"'{ref.said}' is read {count} position(s) {side} one", ref.place, fix)
 
 
 def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any]) -> ShapeError:
@@ -583,7 +584,7 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mappi
         return f"{size} = {value}" if str(size) != str(value) else f"{value}"
 
     where = (
-        f" in '{ref.name}'" if isinstance(ref, Ref) else f" in {ref.place.text}" if ref and ref.place else ""
+        f" in '{ref.said}'" if isinstance(ref, Ref) else f" in {ref.place.text}" if ref and ref.place else ""
     )
     remedy = _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
     known = axes_of_index(ref.index) if isinstance(ref, Ref) else ()
@@ -615,7 +616,7 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
         if a == 1:  # as an axis inside a window is where nothing else says how long it is
             return f"give {axis}={b}, if a window left it the one position that fits; or "
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
-        return f"read the first {a} of the {b}, {ref.name}[{read}]; or "
+        return f"read the first {a} of the {b}, {ref.said}[{read}]; or "
     if isinstance(a, int) or not isinstance(more, int):
         return ""
     return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..dtypes import real_type
-from ..errors import BackendError, DtypeError, ShapeError, near
+from ..errors import ArgumentError, BackendError, DtypeError, ShapeError, TensornetError, near
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import scope_of
@@ -51,9 +51,13 @@ def _few(names: Sequence[str]) -> str:
     return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
 
 
-def wrong_count(inputs: Sequence[str], count: int, takes_parameters: bool) -> ShapeError:
-    """The error for a call with another number of arguments than a function takes."""
+def wrong_count(
+    inputs: Sequence[str], count: int, takes_parameters: bool, named: Iterable[str] = ()
+) -> TensornetError:
+    """The error for a call with another number of arguments than a function takes, or with arguments by name."""
     called = ", ".join([*["parameters"] * takes_parameters, *inputs])
+    for name in named:
+        return ArgumentError(f"the function takes no argument by name, as {name}=", fix=f"call f({called})")
     message = f"the function takes {len(inputs)} input(s) ({', '.join(inputs)}), not {max(0, count - takes_parameters)}"
     return ShapeError(message, fix=f"call f({called})")
 

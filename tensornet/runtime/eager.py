@@ -14,7 +14,7 @@ from typing import Any
 from opt_einsum.parser import convert_interleaved_input
 
 from ..display import Memory, in_bytes
-from ..errors import EquationError, Place, ShapeError
+from ..errors import ArgumentError, EquationError, Place, ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
@@ -24,7 +24,7 @@ from ..protocol import Backend, CallCache, backend_of
 from .executable import Executable
 
 
-def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) -> Any:
+def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **named: Any) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.
 
     The equation has compact letters, `"bij,pi->bpj"`, or names separated by spaces and factors separated
@@ -44,12 +44,18 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) ->
         EquationError: the equation cannot be parsed.
         ShapeError: operands do not fit the equation.
         BackendError: the operands are of no known library.
+        ArgumentError: there is an argument that it does not take.
 
     Example:
         >>> import numpy as np, tensornet as tn
         >>> tn.einsum("i j, j -> i", np.eye(2), np.array([1.0, 2.0]))
         array([1., 2.])
     """
+    if named:
+        fix = (
+            "it takes arrays, which give all sizes, and memory_limit=; tensornet.layer(…) takes sizes, as j=2"
+        )
+        raise ArgumentError(f"einsum has no argument {next(iter(named))}=", fix=fix)
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
     if not operands:

@@ -170,7 +170,7 @@ class Executable:
             program = self.planned(sizes, *place, seen, closed=True)
         return program
 
-    def __call__(self, *arguments: Any, training: bool = False) -> Any:
+    def __call__(self, *arguments: Any, training: bool = False, **named: Any) -> Any:
         """Runs the graph.
 
         Args:
@@ -180,16 +180,17 @@ class Executable:
 
         Raises:
             ShapeError: an array has the wrong shape, one is missing, or there is one too many.
+            ArgumentError: an input is given by its name.
             DtypeError: the arrays have two floating types.
             BackendError: an array belongs to another library or device.
         """
-        return self.run(self.arrays(*arguments), training)
+        return self.run(self.arrays(*arguments, **named), training)
 
-    def arrays(self, *arguments: Any) -> list[Any]:
+    def arrays(self, *arguments: Any, **named: Any) -> list[Any]:
         """The inputs and parameters of a call, in order."""
         held = self._held
-        if len(arguments) != len(self._inputs) + (held is None):
-            raise wrong_count(self._inputs, len(arguments), held is None)
+        if named or len(arguments) != len(self._inputs) + (held is None):
+            raise wrong_count(self._inputs, len(arguments), held is None, named)
         if held is not None:
             return [*arguments, *held]
         parameters, *inputs = arguments

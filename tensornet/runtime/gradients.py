@@ -71,14 +71,12 @@ class ValueAndGrad(Executable):
             return tuple(sorted(sizes.items()))
         return super().lengths(sizes)
 
-    def __call__(  # type: ignore[override]
-        self, parameters: Mapping[str, Any], *inputs: Any, training: bool = True
-    ) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, *arguments: Any, training: bool = True, **named: Any) -> tuple[Any, dict[str, Any]]:
         """Computes the loss and the gradients.
 
         Args:
-            parameters: name to array, as `tensornet.init` returns them.
-            *inputs: the inputs, in order: those of the graph, then those of the loss.
+            *arguments: the parameters, name to array as `tensornet.init` returns them; then the inputs, in order:
+                those of the graph, then those of the loss.
             training: whether dropout is active.
 
         Returns:
@@ -87,7 +85,7 @@ class ValueAndGrad(Executable):
         Raises:
             ShapeError, DtypeError, BackendError: as an `Executable` does.
         """
-        arrays = [*map(_detached, self.arrays(parameters, *inputs))]
+        arrays = [*map(_detached, self.arrays(*arguments, **named))]
         value, *gradients = self.run(arrays, training)
         return value, dict(zip(self.wrt, gradients, strict=True))
 

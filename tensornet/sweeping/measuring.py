@@ -20,7 +20,15 @@ from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings
 from ..dtypes import element_type, itemsize
-from ..errors import ShapeError, TensornetError, TensornetWarning, by_name, checked_call, near
+from ..errors import (
+    ShapeError,
+    TensornetError,
+    TensornetWarning,
+    by_name,
+    checked_call,
+    checked_signature,
+    near,
+)
 from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -40,6 +48,7 @@ BASELINE = "baseline"
 """The name of a baseline that is given as a graph."""
 
 
+@checked_signature
 def sweep(
     graphs: Mapping[str, Graph] | Callable[..., Graph],
     /,
