@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, ShapeError, told_in
 from ..graph.graph import Apply, Graph
-from ..graph.leaves import Constant, scoped, start_of
+from ..graph.leaves import Constant, axis_without_name, scoped, start_of
 from ..graph.shape_inference import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
@@ -24,7 +24,6 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     axes_windowed,
-    fresh,
     occurring,
     parts_of,
     references,
@@ -226,7 +225,7 @@ class Text:
                 names = [entry] if isinstance(entry, str) else entry
                 dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
             else:
-                name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+                name = axis_without_name(ref.name, position)
                 dims.append((Axis(name, lengths.get(position) or symbol(name)),))
         return tuple(dims)
 

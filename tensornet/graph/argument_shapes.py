@@ -11,7 +11,7 @@ from ..language.expression import ELLIPSIS, Call, show_entry
 from ..ops.structure import amounts_in, is_inside
 from ..sizes import evaluate, name_of, size_names, solve_size, symbol
 from .graph import Graph
-from .leaves import Leaf
+from .leaves import Leaf, axis_without_name
 from .shape_inference import dim_size, index_of, scalar_size
 
 
@@ -102,29 +102,32 @@ def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
 
 
 def _untold(leaf: Leaf, position: int, name: str) -> ShapeError:
-    names, place = _place_of(leaf, position)
+    what, place = _place_of(leaf, position)
     return ShapeError(
-        f"the size of '{name}' is unknown: axis '{names}' of '{leaf.name}' has 0 positions for any '{name}'",
+        f"the size of '{name}' is unknown: {what} has 0 positions for any '{name}'",
         place,
         f"give its size: tensornet.layer(…, {name}=…)",
     )
 
 
 def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
-    names, place = _place_of(leaf, position)
+    what, place = _place_of(leaf, position)
     if len(unknown := size_names(expected)) > 1:
-        message = f"the sizes {', '.join(unknown)} do not follow from axis '{names}' of '{leaf.name}', which is {size}"
-        raise ShapeError(message, place, f"bind all but one of them first: graph.bind({unknown[0]}=…)")
+        message = f"the sizes {', '.join(unknown)} do not follow from {what}, which is {size}"
+        return ShapeError(message, place, f"bind all but one of them first: graph.bind({unknown[0]}=…)")
     why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
     return ShapeError(
-        f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
+        f"sizes disagree: {what} is {size}, and should be {expected}{why}",
         place,
         f"pass '{leaf.name}' with {expected} positions along dimension {position}",
     )
 
 
 def _place_of(leaf: Leaf, position: int) -> tuple[str, Place]:
-    """The axes of a dimension of a leaf, and their place in its index."""
-    dims = [*map(show_entry, index_of(leaf.dims))]
+    """A dimension of a leaf in words, and its place in the index, where `…` is what no line gives a name."""
+    made = [axis_without_name(leaf.name, n) for n in range(len(leaf.dims))]
+    dims = ["…" if each in made else show_entry(each) for each in index_of(leaf.dims)]
     column = len(leaf.name) + 1 + sum(len(each) + 2 for each in dims[:position])
-    return dims[position], Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))
+    what = f"dimension {position}" if dims[position] == "…" else f"axis '{dims[position]}'"
+    place = Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))
+    return f"{what} of '{leaf.name}'", place

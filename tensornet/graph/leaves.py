@@ -230,6 +230,11 @@ def scoped(scope: str, name: str) -> str:
     return f"{scope}.{name}" if scope and name else scope or name
 
 
+def axis_without_name(tensor: str, position: int) -> str:
+    """The axis of a dimension that is read at positions alone, where no line gives it a name."""
+    return f"{tensor.replace('.', '_')}{position}"
+
+
 def shown_call(results: Iterable[str], function: str, operands: Iterable[str], scope: str) -> str:
     """A call as a line of text."""
     given = [*operands, *([f"scope='{scope}'"] if scope else [])]

@@ -225,7 +225,8 @@ def _unsummed(axis: str, expression: Expression) -> EquationError:
             expression.place,
             f"put '{axis}' on the left, or write sum[{axis}](…) to sum it",
         )
-    shown = show(expression)
+    written = expression.place if isinstance(expression, Ref) and expression.said != expression.name else None
+    shown = show(expression) if written is None else written.text
     return EquationError(
         f"axis '{axis}' is neither on the left nor summed by a product: it occurs only in {shown}",
         locate(expression.place, axis),
