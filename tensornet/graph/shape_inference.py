@@ -609,6 +609,8 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
     by = _common_factor(other)
     if isinstance(whole, int) and by > 1 and whole % by:
         return f"{whole} is no multiple of {by}, so change one of them; or "
+    if len({each > 0 for _, each in terms_of(more)}) == 1 and not isinstance(more, int):
+        return f"one is longer by {more if terms_of(more)[0][1] > 0 else -more}: "
     if open_sizes := size_names(more):
         named = ", ".join(f"{name}=…" for name in open_sizes)
         return f"give those that are not known yet, {named}; or "

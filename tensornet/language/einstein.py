@@ -158,9 +158,8 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
             named = ",".join("v" if each == axis else each for each in call.axes)
             inside = ", ".join(map(show, call.arguments))
             fix = f"give the new axis a name of its own, {function.name}[{named}]({inside})"
-            raise EquationError(
-                f"{function.name} creates the axis '{axis}', which occurs inside it already", call.place, fix
-            )
+            message = f"{function.name} creates the axis '{axis}', which occurs inside it already"
+            raise EquationError(message, call.place, fix, function.name)
     gone = function.leaves_out(call.axes)
     for axis in (*call.axes, *sorted(option_axes(call))):
         if axis not in kept and axis not in gone:
@@ -189,6 +188,7 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
                 locate(argument.place, others[0]),
                 f"write {argument.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
                 " size of its own",
+                call.function,
             )
 
 

@@ -48,12 +48,13 @@ _ESCAPE = re.compile(r"\\(?!\s*$)")
 Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
 
 _SLIPS = (
-    (re.compile(r"\b(if|else)\b"), "a choice is where(condition, a, b)"),
+    (re.compile(r"\b(if|else|where(?! *\())\b"), "a choice is where(condition, a, b)"),
     (re.compile(r"\d *[^\W\d]"), "write a product with *, as in 2*p"),
-    (re.compile(r"[\[(](\w+,)*\w+ \w"), "separate axes by commas, as in x[b,i]"),
+    (re.compile(r"[\[(](\w+,)*\w+ \w+(?![\w\[(])"), "separate axes by commas, as in x[b,i]"),
     (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),
     (re.compile(r"^\s+[^\w\s]"), "put what goes on in the next line in parentheses"),
 )
+_PRODUCT = re.compile(r"[\])] *\w|\w +\w+[\[(]"), "write a product with *, as in W[o,i] * x[b,i]"
 """What to write for text that Python cannot read, by what stands in the line."""
 
 
@@ -85,10 +86,10 @@ class Parsed:
             message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
             fix = "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`"
             words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word != "def"]
-            slips = [f"{told}; " for pattern, told in _SLIPS if pattern.search(line)]
-            fix = "".join(slips[:1]) + fix
-            if words and not slips:
-                fix = f"'{words[0]}' is a word of Python: choose another name; {fix}"
+            hints = [told for pattern, told in _SLIPS if pattern.search(line)]
+            hints += (f"'{word}' is a word of Python: choose another name" for word in words)
+            hints += (told for pattern, told in [_PRODUCT] if pattern.search(line))
+            fix = "; ".join([*hints[:1], fix])
             raise EquationError(
                 f"syntax error: {message.rstrip('.')}", Place(line, number, column), fix
             ) from None
@@ -307,6 +308,8 @@ class Terms(Parsed):
             self.check_is_no_block(node, name)
             known = (each.name for each in (*FUNCTIONS.values(), SUM) if not each.is_kernel or each.exchanges)
             hint = called_elsewhere(name, axes) or near(name, known)
+            if axes and not hint:
+                hint = f"write a product with *, {name}[{','.join(axes)}] * (…); "
             named = [each.id for each in node.args if isinstance(each, ast.Name)]
             if not hint and named and not axes and len(named) == len(node.args):
                 hint = f"write the axes of a tensor in square brackets, {name}[{','.join(named)}]; "
@@ -425,7 +428,7 @@ def _misuses(
     """Where the axes, arity and keywords of a call differ from the record of its function, and what to write."""
     name, (least, most) = function.name, function.arity
     if function.takes_axes and not axes:
-        axis = _last_axis(node)
+        axis = "v" if function.makes(("v",)) or function.anew else _last_axis(node)
         fix = f"write {name}[{axis}{',k' if function.axes == 'exchanged' else ''}](…)"
         if function.twin and len(node.args) > 1:
             fix = f"write {function.twin}(a, b), or {name}[{axis}](a) over an axis"
@@ -438,7 +441,11 @@ def _misuses(
         count = f"{least}" if least == most else f"at least {least}"
         yield f"{name} takes {count} argument(s), not {given}", f"write {function.form}"
     if function.takes_one_axis and len(axes) != 1:
-        yield f"{name} runs over one axis", f"write {name}[n](…)"
+        nests = axes and function.at == "a"
+        fix = (
+            f"{'('.join(f'{name}[{each}]' for each in axes)}(…{')' * len(axes)}" if nests else f"{name}[n](…)"
+        )
+        yield f"{name} runs over one axis", f"write {fix}"
     if function.axes == "exchanged" and len(set(axes)) != 2:
         what = "the one that it runs over, and the new one"
         yield f"{name} takes two axes in brackets: {what}", f"write {name}[j,k](…)"

@@ -279,7 +279,8 @@ class _Reader(Terms):
     def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
         entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
         if not isinstance(entry, str | tuple):
-            fix = "name the axis, as in `y[b,i]`; a recurrence starts outside of one axis, `h[b,-1,o] = …`"
+            fix = "name the axis, as in `y[b,i]`; at positions values are added, `y[v] = 0` and then `y[k[n]] += …`"
+            fix += "; a recurrence starts outside of one axis, `h[b,-1,o] = …`"
             raise self.fail(node, "the left side takes axis names only", fix)
         return entry
 

@@ -180,6 +180,7 @@ REPEAT = Function(
     "a, the same at each position of a new axis",
     "made",
     example=Example.of("y[i,j] = repeat[j](a[i])", a=(1.0, 2.0), j=3),
+    elsewhere=("tile", "expand", "broadcast"),
     yields="same",
     takes="any",
     at="a",
@@ -208,6 +209,7 @@ CONCAT = Function(
     "joined",
     arity=(1, 10**6),
     written="concat[j](a, b, …)",
+    elsewhere=("cat", "concatenate"),
     derivative=("pad(g, j=(-before, -after))",),
     yields="same",
     takes="any",
@@ -220,6 +222,7 @@ STACK = replace(
     formula="operands side by side along a new axis",
     example=Example.of("y[i,j] = stack[j](a[i], b[i])", a=(1.0, 2.0), b=(3.0, 4.0)),
     written="stack[j](a, b, …)",
+    elsewhere=(),
     anew=True,
 )
 
