@@ -237,7 +237,6 @@ def test_the_pictures_are_pictures(finished: Finished) -> None:
     import matplotlib.image
 
     for name, size in (
-        ("pareto", (780, 1020)),
         ("costs", (1440, 2100)),
         ("curves", (780, 2100)),
         ("training", (750, 2100)),

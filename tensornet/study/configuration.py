@@ -160,7 +160,7 @@ def _changed(base: Task, path: str, document: Mapping[str, Any]) -> Task:
         optimizers=tuple(dict.fromkeys(document.get("optimizers", base.optimizers))),
         labels={**base.labels, **labels},
         controls=controls or base.controls & entries.keys(),
-        kinds=base.kinds if own else ("controls", "rows"),
+        kinds=base.kinds if own else Task.kinds,
         places={
             name: f"{path}: {each.place}{'.settings' * ('model' in each.table)}"
             for name, each in entries.items()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,19 +68,26 @@ class _Shown:
 
     @functools.cached_property
     def points(self) -> Any:
-        """A line for each row: means over the seeds, `spread`, `label`, and the number of its kind.
+        """A line for each row: means over the seeds, `error`, `spread`, `label`, and the number of its kind.
 
-        The spread is the standard deviation over the seeds; of one seed the standard error of the accuracy.
+        The error is that of the test, 0 as half an example. The spread is the standard deviation over the seeds; of one
+        seed the standard error of the accuracy.
         """
         groups = self.runs.assign(latency_s=1e-3 * self.runs.latency_ms).groupby("name", sort=False)
         points, firsts = groups[[*COSTS, "test_top1"]].mean(), groups.first()
         share = points.test_top1 / 100.0
+        points["error"] = (100.0 - points.test_top1).clip(lower=self.least)
         points["spread"] = groups.test_top1.std().fillna(100.0 * (share * (1.0 - share) / self.tested) ** 0.5)
         labels = firsts.row.replace(dict(self.task.labels))
         several = firsts.optimizer.nunique() > 1
         points["label"] = labels + (" (" + firsts.optimizer + ")" if several else "")
         points["kind"] = (~firsts.row.isin(self.task.controls)).astype(int).where(firsts.origin.isna(), 2)
         return points
+
+    @property
+    def least(self) -> float:
+        """The least error that is drawn, in percent: half a test example."""
+        return 50.0 / self.tested
 
     @functools.cached_property
     def epochs(self) -> Any:
@@ -109,25 +115,19 @@ def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
 # ---------------------------------------------------------------------------- each picture
 
 
-def _pareto(shown: _Shown, costs: tuple[str, ...] = ("parameters",)) -> Any:
-    """Test top-1 against costs, with the Pareto front: a column wide, or two panels in a row with the same axis."""
-    lines, columns = -(-len(costs) // 2), min(2, len(costs))
-    width, height = (COLUMN, 2.6) if columns == 1 else (PAGE, 2.4 * lines)
-    figure, panels = _figure(width, height, lines, columns, sharey=True)
+def _costs(shown: _Shown) -> Any:
+    """Test error against each cost that is known, with the Pareto front: two panels in a row, with the same axis."""
+    points, costs = shown.points, [each for each in COSTS if shown.points[each].notna().all()]
+    figure, panels = _figure(PAGE, 2.4 * len(costs) / 2, len(costs) // 2, 2, sharey=True)
     for axes, cost in zip(panels.flat, costs, strict=True):
         _against(axes, shown, cost)
+    _by_error(panels[0][0], "test error (%)")
     for axes in panels[:, 1:].flat:
         axes.set_ylabel("")
-    panels[0][0].legend(loc="lower right")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     for axes, cost in zip(panels.flat, costs, strict=True):
-        named = zip(shown.points[cost], shown.points.test_top1, shown.points.label, strict=True)
-        label_points(axes, named, FONT - 1, every=True)
+        label_points(axes, zip(points[cost], points.error, points.label, strict=True), FONT - 1, every=True)
     return figure
-
-
-def _costs(shown: _Shown) -> Any:
-    """Test top-1 against each cost that is known: two of them, or all four."""
-    return _pareto(shown, tuple(each for each in COSTS if shown.points[each].notna().all()))
 
 
 def _curves(shown: _Shown) -> Any:
@@ -141,12 +141,13 @@ def _curves(shown: _Shown) -> Any:
 
 
 def _training(shown: _Shown) -> Any:
-    """A panel for each row, all with the same axes: error on train and test by epoch."""
-    count, columns = len(shown.points), min(3, len(shown.points))
+    """A panel for each row that was trained, all with the same axes: error on train and test by epoch."""
+    trained = shown.points[shown.points.index.isin(shown.epochs.index.get_level_values("name"))]
+    count, columns = max(1, len(trained)), min(3, max(1, len(trained)))
     lines = -(-count // columns)
     shared = {"sharex": True, "sharey": True}
     figure, panels = _figure(COLUMN if columns == 1 else PAGE, 1.0 + 1.5 * lines, lines, columns, **shared)
-    for axes, (name, point) in zip(panels.flat, shown.points.iterrows(), strict=False):
+    for axes, (name, point) in zip(panels.flat, trained.iterrows(), strict=False):
         _line(axes, shown, name, "train", "train", "--", BLUE)
         _line(axes, shown, name, "test", "test", "-", ORANGE)
         axes.set_title(f"{point.label}: {round(point.parameters):,} parameters")
@@ -161,8 +162,7 @@ def _training(shown: _Shown) -> Any:
     return figure
 
 
-PICTURES: dict[str, Callable[[_Shown], Any]] = {"pareto": _pareto, "costs": _costs, "curves": _curves}
-PICTURES |= {"training": _training}
+PICTURES = {"costs": _costs, "curves": _curves, "training": _training}
 """Name of the file → the function that draws it."""
 
 
@@ -170,22 +170,22 @@ PICTURES |= {"training": _training}
 
 
 def _against(axes: Any, shown: _Shown, cost: str) -> None:
-    """Draws test top-1 against a cost on a logarithmic axis, with its spread, and the Pareto front."""
+    """Draws the test error against a cost on logarithmic axes, with its spread, and the Pareto front."""
     points, (title, unit) = shown.points, COSTS[cost]
     front = pareto_front(points, cost)
     style = {"color": "0.6", "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
-    axes.step(front[cost], front.test_top1, where="post", **style)
+    axes.step(front[cost], front.error, where="post", **style)
     for number, kind in enumerate((*shown.task.kinds, "compressed")):
         rows, (colour, mark) = points[points.kind == number], MARKS[number]
-        spread = [rows.spread.clip(upper=rows.test_top1), rows.spread.clip(upper=100.0 - rows.test_top1)]
-        look = {"fmt": mark, "color": colour, "label": kind, "zorder": 2, "clip_on": False, "elinewidth": 0.8}
+        ends = [
+            (rows.error - rows.spread).clip(lower=shown.least),
+            (rows.error + rows.spread).clip(upper=100.0),
+        ]
+        look = {"fmt": mark, "color": colour, "label": kind, "zorder": 2, "elinewidth": 0.8}
         if len(rows):
-            axes.errorbar(rows[cost], rows.test_top1, spread, **look)
+            axes.errorbar(rows[cost], rows.error, [rows.error - ends[0], ends[1] - rows.error], **look)
     _log_axis(axes, points[cost], unit)
-    low, high = (points.test_top1 - points.spread).min(), (points.test_top1 + points.spread).max()
-    margin = max(1.0, 0.15 * (high - low))
-    limits = (max(0.0, low - margin), min(100.0, high + margin))
-    axes.set(ylim=limits, xlabel=title.format(shown.task.example), ylabel="test top-1 (%)")
+    axes.set_xlabel(title.format(shown.task.example))
 
 
 def _log_axis(axes: Any, values: Any, unit: str) -> None:
@@ -204,23 +204,31 @@ def _line(axes: Any, shown: _Shown, name: Any, part: str, label: str, style: str
     """Draws the mean error by epoch, in a band of one deviation on each side; 0 as half an example."""
     if name not in shown.epochs.index.get_level_values("name"):
         return
-    errors, least = shown.epochs.loc[name][part], 50.0 / shown.tested
-    mean, mark = errors["mean"].clip(lower=least), "o" if len(errors) == 1 else None
+    errors = shown.epochs.loc[name][part]
+    mean, mark = errors["mean"].clip(lower=shown.least), "o" if len(errors) == 1 else None
     axes.plot(errors.index, mean, style, color=colour, marker=mark, label=label)
     if errors["std"].notna().all():
-        low, high = (mean - errors["std"]).clip(lower=least), (mean + errors["std"]).clip(upper=100.0)
+        low, high = (mean - errors["std"]).clip(lower=shown.least), (mean + errors["std"]).clip(upper=100.0)
         axes.fill_between(errors.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _by_epoch(axes: Any, title: str) -> None:
-    """Sets a logarithmic axis of errors, and one of whole epochs."""
+def _by_error(axes: Any, title: str) -> None:
+    """Sets a logarithmic axis of errors."""
     ticker = library("matplotlib.ticker")
     axes.set_yscale("log")
     axes.set_ylim(top=min(100.0, axes.get_ylim()[1]))
-    axes.yaxis.set(major_locator=ticker.LogLocator(subs=(1, 2, 5)), minor_locator=ticker.NullLocator())
+    low, high = axes.get_ylim()
+    subs = (1, 2, 5) if high > 5 * low else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
+    axes.yaxis.set(major_locator=ticker.LogLocator(subs=subs), minor_locator=ticker.NullLocator())
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes.set(xlabel="epoch", ylabel=title)
+    axes.set_ylabel(title)
+
+
+def _by_epoch(axes: Any, title: str) -> None:
+    """Sets an axis of errors, and one of whole epochs."""
+    _by_error(axes, title)
+    axes.xaxis.set_major_locator(library("matplotlib.ticker").MaxNLocator(integer=True))
+    axes.set_xlabel("epoch")
 
 
 def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **shared: bool) -> tuple[Any, Any]:

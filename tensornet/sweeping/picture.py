@@ -26,9 +26,13 @@ MARKS = ("o", "s", "D", "^", "v", "P", "*", "X")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
 """Colours that colour-blind readers can distinguish (after Okabe and Ito, 2008)."""
 
-PLACES = tuple(itertools.product((5.0, 8.0, 12.0, 18.0, 25.0), (-45, 45, -135, 135, 0, 180, -90, 90)))
+PLACES = tuple(itertools.product((5.0, 8.0, 12.0, 18.0, 25.0, 35.0), (-45, 45, -135, 135, 0, 180, -90, 90)))
 """Places of a label: its distance in points, and its direction in degrees. The nearest are first, at equal distance
 those where no front passes."""
+
+NEAR = 8.0
+LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0.0}
+"""A line leads from a mark to a label that is farther away than this."""
 
 
 class Point(NamedTuple):
@@ -132,10 +136,14 @@ def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: fl
         text = axes.annotate(label, (x, y), (0, 0), textcoords="offset points", fontsize=size, va="center")
         covers = [_covered(text, place, np.array(taken)) for place in PLACES]
         least = min(covers)
-        _covered(text, PLACES[covers.index(least)], np.array(taken))
+        place = PLACES[covers.index(least)]
+        _covered(text, place, np.array(taken))
         if every or not least:
             taken.append(text.get_window_extent().extents)
             text.set_in_layout(False)  # labels do not shrink the axes
+            if place[0] > NEAR:
+                at = text.get_position()
+                axes.annotate("", (x, y), at, textcoords="offset points", arrowprops=LEADER, in_layout=False)
         else:
             text.remove()
 
