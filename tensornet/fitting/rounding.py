@@ -4,9 +4,10 @@ Codes are q = ±1, ±3, …, ±(2ᵇ − 1), or with 8 bits -127 to 127, and a s
 are rounded one column after another, and the error of each, weighed by the second moments C of what the weight is
 multiplied by, is moved to the columns after it (B. Hassibi, D. Stork, 1993; E. Frantar et al., 2023, "GPTQ"):
 
-    W[:,j:] −= (W[:,j] − s·q[:,j]) / L[j,j] · L[j,j:],    Lᵀ·L = C⁻¹
+    q[:,j] = round((W[:,j] + Σ_{k<j} (W − s·q)[:,k]·U[k,j]/U[j,j]) / s),    U·Uᵀ = C, U upper triangular
 
-Then each code becomes what loses least with all others as they are (K. Behdin et al., 2023, "QuantEase").
+Then, with C in the place of U and all other columns k, each code becomes what loses least with all others as they are
+(K. Behdin et al., 2023, "QuantEase").
 Columns with large moments come first. Of a matrix of low rank, U·V, the rows of V are rounded so by C, the columns of U
 by the moments G of the gradients, and then all scales are set to the least squares. What is lost of each rank by
 itself adds up, so that one rounding at full rank tells the loss at each rank. Large ranks have more bits, so that
@@ -146,85 +147,79 @@ class Half:
         return array.reshape(matrix.shape)
 
     @functools.cached_property
-    def orders(self) -> tuple[Any, ...]:
-        """The columns of each part, those with large moments first."""
-        return tuple(np.argsort(-each, kind="stable") for each in self.diagonals)
+    def order(self) -> Any:
+        """The columns, those with large moments in each part first."""
+        orders = (np.argsort(-each, kind="stable") for each in self.diagonals)
+        return np.arange(math.prod(self.shape)).reshape(self.shape)[np.ix_(*orders)].ravel()
 
     @functools.cached_property
-    def uppers(self) -> tuple[Any, ...]:
-        """L of each part in this order, damped more."""
-        found = []
-        for (size, side), order in zip(self.parts, self.orders, strict=True):
-            damped = np.eye(size) if side is None else side.damped[np.ix_(order, order)]
-            damped = damped + DAMPING * damped.trace() / size * np.eye(size)
-            found.append(np.linalg.cholesky(np.linalg.inv(damped)).T)
-        return tuple(found)
+    def feedback(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """U of each part, damped more, and C, in this order. Each column is divided by its diagonal element."""
+        triangles, moments = list[Any](), list[Any]()
+        for (size, side), diagonal in zip(self.parts, self.diagonals, strict=True):
+            last = np.argsort(-diagonal, kind="stable")[::-1]
+            whole = np.eye(size) if side is None else side.damped[np.ix_(last, last)]
+            damped = whole + DAMPING * diagonal.mean() * np.eye(size)
+            for found, each in ((triangles, np.linalg.cholesky(damped)), (moments, whole)):
+                found.append((each / np.diagonal(each))[::-1, ::-1])
+        return tuple(triangles), tuple(moments)
 
     def solved(self, matrix: Any, rows: Any) -> Any:
         """X of least ‖(matrix − Xᵀ·rows)·C^½‖."""
         turned = self.times(rows, 2)
         return np.linalg.lstsq(turned @ rows.T, turned @ matrix.T, rcond=1e-10)[0]
 
-    def rounded(self, matrix: Any, bits: int, group: int | None = None) -> tuple[Any, Any]:
+    def rounded(
+        self, matrix: Any, bits: int, group: int | None = None, descends: bool = False
+    ) -> tuple[Any, Any]:
         """The scale of each group of each row of a matrix with these columns, and the codes.
 
         Args:
             matrix: an array of two dimensions.
             bits: of each code.
             group: how many columns share a scale; all if None. It divides their number.
+            descends: whether codes are also moved to what loses least with all others as they are.
         """
         rows, columns = matrix.shape
         size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
         scale, codes = nearest(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
         codes = codes.reshape(matrix.shape)
-        if bits < EXACT and not self.is_plain:
-            order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
-            whole = np.repeat(scale, size, axis=1)[:, order]
-            codes[:, order] = _compensated(matrix[:, order], whole, bits, self.uppers)
+        if bits >= EXACT or self.is_plain:
+            return scale, codes
+        wanted, whole = matrix[:, self.order], np.repeat(scale, size, axis=1)[:, self.order]
+        found = wanted / whole
+        for feedback in self.feedback[: 1 + descends]:
+            _sweep(wanted, whole, found, bits, feedback)
+        codes[:, self.order] = found
+        if descends:
+            made = scaled(scale, codes)
+            turned = self.times(made, 2)
+            scale = scale * (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None]
         return scale, codes
 
-    def descended(self, matrix: Any, scale: Any, codes: Any, bits: int) -> tuple[Any, Any]:
-        """Better scales and codes: each code in turn is the best with all others as they are (coordinate descent).
 
-        Args:
-            matrix, bits: as for `rounded`.
-            scale, codes: what that found; the codes are changed in place.
-        """
-        columns = codes.shape[1]
-        whole = np.repeat(scale, columns // scale.shape[1], axis=1)
-        left = matrix - codes * whole
-        for first in range(0, columns, BLOCK):
-            moments = self.times(np.eye(min(BLOCK, columns - first), columns, first), 2)
-            slopes, own = left @ moments.T, moments[:, first : first + BLOCK]
-            for n, column in enumerate(range(first, first + len(own))):
-                unit, former = whole[:, column], codes[:, column].copy()
-                codes[:, column] = codes_of(former + slopes[:, n] / (own[n, n] * unit), bits)
-                moved = (codes[:, column] - former) * unit
-                left[:, column] -= moved
-                slopes -= np.outer(moved, own[n])
-        made = codes * whole
-        turned = self.times(made, 2)
-        return scale * (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None], codes
+def _sweep(wanted: Any, scale: Any, codes: Any, bits: int, feedback: Sequence[Any]) -> None:
+    """Rounds one column after another, each to what makes up for the errors of the others.
 
+        q[:,j] = round((W[:,j] + Σ_{k≠j} (W − s·q)[:,k]·F[k,j]) / s[:,j])
 
-def _compensated(matrix: Any, scale: Any, bits: int, uppers: Sequence[Any]) -> Any:
-    """The codes, column by column. Some rows of L, a Kronecker product, are made at a time."""
-    left, columns = matrix.copy(), matrix.shape[1]
-    shape = [len(each) for each in uppers]
-    codes = np.empty_like(left)
-    for first in range(0, columns, BLOCK):
-        last = min(first + BLOCK, columns)
-        places = np.unravel_index(np.arange(first, last), shape)
-        upper = np.ones((last - first, 1))
-        for each, rows in zip(uppers, places, strict=True):
-            upper = (upper[:, :, None] * each[rows][:, None, :]).reshape(last - first, -1)
-        moved = np.empty((len(left), last - first))
-        for n in range(first, last):
-            codes[:, n] = codes_of(left[:, n] / scale[:, n], bits)
-            moved[:, n - first] = (left[:, n] - codes[:, n] * scale[:, n]) / upper[n - first, n]
-            left[:, n:last] -= np.outer(moved[:, n - first], upper[n - first, n:last])
-        left[:, last:] -= moved @ upper[:, last:]
-    return codes
+    Args:
+        wanted, scale: W, and the scale of each element.
+        codes: q, changed in place. Where it is W / s, as of columns to come, there are no errors.
+        bits: of each code.
+        feedback: F, a Kronecker product of these matrices. Some columns of it are made at a time.
+    """
+    left, shape = wanted - codes * scale, [len(each) for each in feedback]
+    for first in range(0, codes.shape[1], BLOCK):
+        columns = np.arange(first, min(first + BLOCK, codes.shape[1]))
+        parts = [each[:, at] for each, at in zip(feedback, np.unravel_index(columns, shape), strict=True)]
+        errors = functools.reduce(lambda a, b: (a[:, None] * b).reshape(-1, len(columns)), parts)
+        moved, own = left @ errors, errors[columns]
+        for n, column in enumerate(columns):
+            exact, unit, before = wanted[:, column], scale[:, column], left[:, column].copy()
+            codes[:, column] = codes_of((exact + moved[:, n] - before) / unit, bits)
+            left[:, column] = exact - codes[:, column] * unit
+            moved += np.outer(left[:, column] - before, own[n])
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,9 +269,7 @@ class Halves:
     @kept
     def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
         """The scales and codes of the weight itself."""
-        found = self.columns.rounded(self.matrix, bits, group)
-        is_exact = bits >= EXACT or self.columns.is_plain
-        return found if is_exact else self.columns.descended(self.matrix, *found, bits)
+        return self.columns.rounded(self.matrix, bits, group, descends=True)
 
     @kept
     def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
