@@ -15,11 +15,13 @@ from ..errors import DtypeError, EquationError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..protocol import backend_of
+from ..planning.gradients import gradient
+from ..protocol import backend_of, load_backend
+from ..runtime.executable import Executable
 from ..sizes import evaluate
-from .alternating import Least
+from ..weights.substitution import computing
 from .forms import Form, form_of
-from .least_squares import OfGraph, Settings, split
+from .least_squares import ROUNDS, Least, Problem, Settings, split
 from .metrics import Metric, held, holders, times, weighed
 from .trees import Decomposed, tree_of
 
@@ -263,6 +265,61 @@ def _by_form(
 
 
 # ---------------------------------------------------------------------------- general programs
+
+
+@dataclass
+class OfGraph(Problem):
+    """Least squares in the parameters of a graph, whose outputs are one weight or several that share parameters.
+
+    Attributes:
+        graph: the graph.
+        shapes: the shapes of the weights. `weight` has all their elements.
+    """
+
+    graph: Graph
+    shapes: Sequence[tuple[int, ...]]
+
+    def solve(self) -> None:
+        """Finds the factors from a random start."""
+        self.start()
+        self.descend(self.limit(ROUNDS))
+
+    @functools.cached_property
+    def _runs(self) -> tuple[Executable, Executable]:
+        """The functions that compute the weights, and the derivative by the factors."""
+        leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in self.graph.leaves)
+        whole, numpy = replace(self.graph, leaves=leaves), load_backend("numpy")
+        return Executable(whole, numpy), Executable(gradient(whole, wrt=self.wanted), numpy)
+
+    def made(self) -> tuple[Any, ...]:
+        """Each Ŵ."""
+        made = self._runs[0](self.arrays)
+        return made if isinstance(made, tuple) else (made,)
+
+    def whole(self) -> Any:
+        """All Ŵ."""
+        return np.concatenate(self.made(), axis=None)
+
+    def pulled_back(self, gap: Any) -> Mapping[str, Any]:
+        """Jᵀ·gap for each factor, J the derivative of Ŵ."""
+        made = self._runs[1](self.arrays, *split(gap, self.shapes))
+        return dict(zip(self.wanted, made if isinstance(made, tuple) else (made,), strict=True))
+
+    def start(self) -> None:
+        """Sets factors to random initial values; if terms without factors suffice, the last factors to zero."""
+        generator = self.generator
+        for name in self.wanted:
+            shape = self.arrays[name].shape
+            made = generator.standard_normal(shape) / math.sqrt(max(shape, default=1))
+            self.arrays[name] = made.astype(self.weight.dtype)
+        before = dict(self.arrays)
+        for output in self.graph.outputs:
+            *_, last = (
+                leaf.name for leaf in computing(self.graph, output).leaves if leaf.name in self.wanted
+            )
+            self.arrays[last] = np.zeros_like(self.arrays[last])
+        if (self.whole() != self.weight).any():
+            self.arrays.update(before)
 
 
 def _by_graph(
