@@ -24,8 +24,6 @@ from ..weights.substitution import replaced, substitute
 from .compressed import file_of, networks, read_arrays, write_arrays
 from .levels import Dims, any_rank, dims_of, elements
 
-__all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
-
 ADAPTERS = "tensornet.adapters.1"
 
 MOST, SMALL = 64, 1024

@@ -19,8 +19,6 @@ from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
 from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
 
-__all__ = ["Allocation", "Allotted", "Budget", "Options", "Whole", "allotted", "flat", "is_positive"]
-
 LEAST = 1e-6
 """Differences of the error below this value are ignored."""
 
@@ -114,7 +112,6 @@ class Allotted:
         path, shape: the name and the shape of the weight.
         level: the chosen form and rank, and its error.
         dense: the level of the dense weight.
-        next: the next costlier level on the convex hull with less error, if there is one.
         reason: why this level was chosen.
     """
 
@@ -122,7 +119,6 @@ class Allotted:
     shape: tuple[int, ...]
     level: Level
     dense: Level
-    next: Level | None
     reason: Text
 
 
@@ -268,7 +264,7 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        Allotted(each.path, each.shape, level, hull[0], *_reason(hull, level, options.uniform))
+        Allotted(each.path, each.shape, level, hull[0], _reason(hull, level, options.uniform))
         for each, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
     sizes = (whole.parameters, whole.parameters - saved)
@@ -278,22 +274,18 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
 def _hull(curve: Sequence[Level], uniform: bool) -> tuple[Level, ...]:
     """The levels on the lower convex hull of cost and loss, from the dense level down; if uniform, on the front."""
 
-    def is_above(last: Level, level: Level) -> bool:
-        return last.loss >= level.loss if uniform else _slope(found[-2], last) >= _slope(found[-2], level)
+    def worth(level: Level) -> tuple[float, float]:
+        return level.loss if uniform else _slope(found[-1], level), level.cost
 
-    found: list[Level] = []
-    for level in sorted(curve, key=lambda each: (-each.cost, each.loss)):
-        while len(found) > 1 and is_above(found[-1], level):
-            found.pop()
-        if not found or level.cost < found[-1].cost:
-            found.append(level)
+    found = [curve[0]]
+    while below := [each for each in curve if each.cost < found[-1].cost]:
+        found.append(min(below, key=worth))
     return tuple(found)
 
 
 def _slope(above: Level, below: Level) -> float:
     """The loss that a step down adds for each unit of cost that it saves."""
-    saved = above.cost - below.cost
-    return (below.loss - above.loss) / saved if saved > 0 else math.inf
+    return (below.loss - above.loss) / (above.cost - below.cost)
 
 
 def _descended(
@@ -359,20 +351,19 @@ def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _reason(hull: Sequence[Level], level: Level, uniform: bool) -> tuple[Level | None, str]:
-    """The next costlier level with less error, and why a level was chosen."""
+def _reason(hull: Sequence[Level], level: Level, uniform: bool) -> str:
+    """Why a level was chosen: what the next ones on the hull would lose."""
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
-    following = above[-1] if above else None
     if len(hull) == 1:
-        return following, "no form of it costs less"
+        return "no form of it costs less"
     if uniform:
-        return following, "the part of its cost that each weight is left"
+        return "the part of its cost that each weight is left"
     if level.method is None:
-        return following, f"the next form down would lose {hull[1].error:.1%} of it"
-    if following is None:
-        return following, "the highest level that is worth its cost"
-    times, form = rounded(following.cost / level.cost, 2), following.method or "dense"
-    return following, f"{form} at {times}× the cost would leave {following.error:.1%}"
+        return f"the next form down would lose {hull[1].error:.1%} of it"
+    if not above:
+        return "the highest level that is worth its cost"
+    times, form = rounded(above[-1].cost / level.cost, 2), above[-1].method or "dense"
+    return f"{form} at {times}× the cost would leave {above[-1].error:.1%}"
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:

@@ -22,8 +22,6 @@ from .allocating import UNITS, Allocation
 from .compressed import Compressed, networks
 from .compressing import bound
 
-__all__ = ["HEADS", "Compared", "compared", "relative_time", "write_page"]
-
 OTHERS = {"SVD": "low_rank", "int8": "int8", "int4": "int4"}
 """What people do instead, by name."""
 
@@ -104,8 +102,7 @@ def compared(make: Make, first: Compressed, others: bool, sizes: bool, timed: Ti
     for name in ("", *(OTHERS if others else ())):
         for amount in (each for each in (budget.amount, *amounts) if each < most or each == budget.amount):
             if name or amount != budget.amount:
-                whole_number = isinstance(budget.amount, int)
-                told = int(amount) if whole_number else amount
+                told = type(budget.amount)(amount)
                 try:
                     made = make(told, OTHERS.get(name))
                     yield Compared(name, amount, made.allocation, time=timed(made))
@@ -123,7 +120,7 @@ def write_page(path: Path, title: str, found: list[Compared]) -> None:
     first = found[0].allocation
     assert first is not None
     unit = UNITS.get(first.budget.kind, "parameters")
-    spent = [(each, each.allocation.after) for each in found if each.allocation is not None]
+    spent = [(each, each.allocation.after) for each in found if each.allocation]
     body = [f"<h1>{html.escape(title)}</h1>", _drawn(title, unit, spent)]
     if timed := [(each, each.time) for each in found if each.time is not None]:
         body.append(_drawn(title, "time of a call, of the dense one", timed))
@@ -139,13 +136,9 @@ def _drawn(title: str, cost: str, rows: Sequence[tuple[Compared, float]]) -> str
     from ..sweeping.picture import Point, drawn
 
     points = [
-        Point(spent, each.allocation.error, each.cells[0], each.cells[2])
-        for each, spent in rows
-        if each.allocation is not None
+        Point(spent, each.allocation.error, *each.cells[:3:2]) for each, spent in rows if each.allocation
     ]
-    drawing = io.StringIO()
-    figure = drawn(
-        points, {"x": (cost, None), "y": ("mean error of the weights", None)}, title, "method", None
-    )
+    labels, drawing = {"x": (cost, None), "y": ("mean error of the weights", None)}, io.StringIO()
+    figure = drawn(points, labels, title, "method", None)
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     return drawing.getvalue()[drawing.getvalue().index("<svg") :]

@@ -24,11 +24,6 @@ from ..weights.equations import CODES, formed, rounding_of
 from ..weights.freezing import freeze, unfrozen
 from .allocating import Allocation, Allotted
 
-__all__ = [
-    *("PRETRAINED", "Compressed", "file_of", "load_compressed", "networks"),
-    *("read_arrays", "read_checkpoint", "read_folder", "write_arrays"),
-]
-
 FORMAT = "tensornet.compressed.2"
 
 PACKED = "packed"

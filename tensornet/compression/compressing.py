@@ -31,8 +31,6 @@ from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import Compressed, networks
 from .levels import BYTES, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
 
-__all__ = ["Factors", "allocate", "best", "bound", "compress", "held_out", "included", "lost_by"]
-
 T = TypeVar("T")
 
 Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -350,8 +348,7 @@ def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:
 
 
 def _wide(array: Any) -> Any:
-    found = backend_of(array).numpy(array)
-    return found.astype("complex128" if found.dtype.kind == "c" else "float64")
+    return backend_of(array).numpy(array) * np.float64(1)
 
 
 def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:

@@ -10,8 +10,6 @@ from ..errors import ShapeError, checked_call, checked_signature, names_in, path
 from .allocating import is_positive
 from .compressed import Compressed, networks
 
-__all__ = ["distill"]
-
 
 @checked_signature
 def distill(

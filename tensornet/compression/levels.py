@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import inf, log, prod, sqrt
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..codec import Text, document
 from ..codegen.program import planned
 from ..dtypes import itemsize
@@ -32,11 +34,6 @@ from ..weights.factorizations import FACTORIZATIONS
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 
-__all__ = [
-    *("AUTO", "BYTES", "ROUNDED", "WEIGHT", "Candidate", "Cost", "Dims", "Level", "alone", "any_rank"),
-    *("bytes_in", "bytes_of", "check_modes", "cost_of", "dims_of", "elements", "levels", "parameters_of"),
-]
-
 Dims: TypeAlias = tuple[tuple[int, ...], ...]
 """The sizes of the axes of each dimension of a weight."""
 
@@ -49,8 +46,8 @@ WEIGHT = "weight"
 FRACTIONS = (1.0, 0.7, 0.5, 0.36, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, 0.008)
 """The fractions of the dense parameters at which a form is tried."""
 
-RANKS = 40
-"""The approximate number of ranks at which a matrix is tried. Low ranks are closer together."""
+RANKS = 48
+"""The most ranks at which a matrix is tried. Low ranks are closer together."""
 
 AUTO = "auto"
 """The method that chooses forms for each weight."""
@@ -327,7 +324,8 @@ def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Ran
     if rounding is not None and kind == "dense":
         return ("same",)
     if FACTORIZATIONS[kind].halves:
-        return _ladder(min(candidate.shape[0], prod(candidate.shape[1:])))
+        most = min(candidate.shape[0], prod(candidate.shape[1:]))
+        return [*dict.fromkeys(np.geomspace(1, most, RANKS).round().astype(int).tolist())]
     full = _formed(candidate.dims, kind, "same", modes)
     spectrum = candidate.target.spectrum(_form(full)) if isinstance(full, Formed) else None
     return _descent(full, *spectrum) if isinstance(full, Formed) and spectrum else FRACTIONS
@@ -355,18 +353,6 @@ def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> li
         down = [(*ranks[:n], min(r - 1, int(0.9 * r)), *ranks[n + 1 :]) for n, r in enumerate(ranks) if r > 1]
         ranks = min(down, key=worth)
     return [*found.values(), ranks]
-
-
-@functools.cache
-def _ladder(most: int) -> tuple[int, ...]:
-    """Ranks from 1 to a largest, each at least 1 higher.
-
-    Each is the last one times max(1.08, most^(1/RANKS)), rounded down.
-    """
-    found, step = [1], max(1.08, most ** (1 / RANKS))
-    while found[-1] < most:
-        found.append(min(most, max(found[-1] + 1, int(found[-1] * step))))
-    return tuple(found)
 
 
 def _form(form: Formed) -> Form:

@@ -25,8 +25,6 @@ from .least_squares import ROUNDS, Least, Problem, Settings, split
 from .metrics import Metric, held, holders, times, weighed
 from .trees import Decomposed, tree_of
 
-__all__ = ["WEIGHT", "Approximation", "Misfit", "Target", "approximate", "numbers", "solved"]
-
 WEIGHT = "weight"
 """The name of a weight that has none."""
 
@@ -238,7 +236,7 @@ def sized(program: Graph, shapes: Sequence[tuple[int, ...]], known: Mapping[str,
 
 def _by_form(
     form: Form, target: Target, known: Mapping[str, Any], wanted: tuple[str, ...], settings: Settings
-) -> tuple[dict[str, Any], tuple[Any, ...]]:
+) -> tuple[dict[str, Any], Sequence[Any]]:
     """The factors of a sum of products, and Ŵ. Products without wanted factors are subtracted from the weight first."""
     factors = [factor for product in form.products for factor in product.factors]
     arrays = {f.name: known[f.name].reshape(form.shape(f.axes)) for f in factors if f.name in known}
@@ -273,11 +271,15 @@ class OfGraph(Problem):
 
     Attributes:
         graph: the graph.
-        shapes: the shapes of the weights. `weight` has all their elements.
+        targets: the weights. `weight` has all their elements.
     """
 
     graph: Graph
-    shapes: Sequence[tuple[int, ...]]
+    targets: Sequence[Target]
+
+    def parts(self, whole: Any) -> list[Any]:
+        """What belongs to each weight."""
+        return split(whole, [each.weight.shape for each in self.targets])
 
     def solve(self) -> None:
         """Finds the factors from a random start."""
@@ -291,18 +293,14 @@ class OfGraph(Problem):
         whole, numpy = replace(self.graph, leaves=leaves), load_backend("numpy")
         return Executable(whole, numpy), Executable(gradient(whole, wrt=self.wanted), numpy)
 
-    def made(self) -> tuple[Any, ...]:
-        """Each Ŵ."""
-        made = self._runs[0](self.arrays)
-        return made if isinstance(made, tuple) else (made,)
-
     def whole(self) -> Any:
-        """All Ŵ."""
-        return np.concatenate(self.made(), axis=None)
+        """The elements of all Ŵ."""
+        made = self._runs[0](self.arrays)
+        return np.concatenate(made if isinstance(made, tuple) else (made,), axis=None)
 
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-        made = self._runs[1](self.arrays, *split(gap, self.shapes))
+        made = self._runs[1](self.arrays, *self.parts(gap))
         return dict(zip(self.wanted, made if isinstance(made, tuple) else (made,), strict=True))
 
     def start(self) -> None:
@@ -328,17 +326,16 @@ def _by_graph(
     arrays: dict[str, Any],
     wanted: tuple[str, ...],
     settings: Settings,
-) -> tuple[dict[str, Any], tuple[Any, ...]]:
+) -> tuple[dict[str, Any], Sequence[Any]]:
     """The factors of a program that is no sum of products, or of weights that share factors, and each Ŵ."""
-    shapes = [each.weight.shape for each in targets]
 
     def turned(gap: Any) -> Any:
-        parts = zip(targets, split(gap, shapes), strict=True)
+        parts = zip(targets, problem.parts(gap), strict=True)
         return np.concatenate([target.turned(part) for target, part in parts], axis=None)
 
     weight = np.concatenate([each.weight for each in targets], axis=None)
-    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, shapes)
+    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, targets)
     problem.best()
     if any(each.metric is not None for each in targets):
         problem.refine(turned)
-    return problem.arrays, problem.made()
+    return problem.arrays, problem.parts(problem.whole())

@@ -24,8 +24,6 @@ from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
 
-__all__ = ["Axes", "Factor", "Form", "Product", "contract", "form_of", "kept", "moved"]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 Axes = tuple[str, ...]

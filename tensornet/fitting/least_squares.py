@@ -30,10 +30,10 @@ import numpy as np
 
 from ..dtypes import element_type
 from ..errors import DtypeError, ShapeError, checked_call
-from .forms import Axes, Factor, Form, Product, contract, moved
+from ..weights.factorizations import Factor
+from .forms import Axes, Form, Product, contract, moved
+from .metrics import DAMPING
 from .trees import Decomposed, leading, tree_of, unfolded
-
-__all__ = ["ROUNDS", "Least", "Problem", "Progress", "Settings", "split"]
 
 STEPS = 40
 """The steps of L-BFGS in one round."""
@@ -97,9 +97,17 @@ class Settings:
     seed: int = 0
     dtype: str | None = None
     progress: Callable[[Progress], None] | None = None
+    damping: float = DAMPING
 
     def __post_init__(self) -> None:
-        least = {"iterations": 0, "restarts": 1, "seed": 0, "regularization": 0.0, "tolerance": 0.0}
+        least = {
+            "iterations": 0,
+            "restarts": 1,
+            "seed": 0,
+            "regularization": 0.0,
+            "tolerance": 0.0,
+            "damping": 0.0,
+        }
         for name, lowest in least.items():
             value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
             is_number = isinstance(value, kind) and not isinstance(value, bool)

@@ -38,10 +38,8 @@ from ..language.expression import (
 from ..passes.dead_code import eliminate_dead_code
 from ..protocol import backend_of
 from ..runtime.compiling import compile
-from .forms import Factor, Form, contract
-
-__all__ = ["DAMPING", "Metric", "batches_of", "held", "holders", "metrics", "no_batches", "others_of"]
-__all__ += ["products_with", "sites", "times", "weighed"]
+from ..weights.factorizations import Factor
+from .forms import Form, contract
 
 DAMPING = 1e-4
 """The default damping of second moments, in units of their mean."""
@@ -196,11 +194,18 @@ class Site:
         return tuple(axis for axis in self.columns if axis not in self.product.summed)
 
     def moments(self, x: Any) -> Any:
-        """The second moments of the tensor that multiplies the weight: along `columns`, and again along those that are
-        summed."""
-        other = {axis: f"{axis}′" for axis in self.columns if axis not in self.kept}
+        """The second moments along `columns` of the tensor that multiplies the weight, as one matrix.
+
+        Entries between different positions along kept axes are zero.
+        """
+        other = {axis: axis if axis in self.kept else f"{axis}′" for axis in self.columns}
+        axes = tuple(dict.fromkeys((*other, *other.values())))
         twice = tuple(other.get(axis, axis) for axis in self.around)
-        return contract([(x, self.around), (x, twice)], (*self.columns, *other.values()))
+        found = backend_of(x).numpy(contract([(x, self.around), (x, twice)], axes))
+        sizes, places = found.shape[: len(other)], [axes.index(axis) for axis in (*other, *other.values())]
+        whole = np.zeros(sizes * 2)
+        np.einsum(whole, places, [*range(len(axes))])[...] = found
+        return whole.reshape(math.prod(sizes), -1)
 
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
@@ -248,17 +253,13 @@ def metrics(
     body, outputs = (*flat.body, *lines), tuple(line.name for line in lines)
     asked = eliminate_dead_code(replace(flat, body=body, outputs=outputs))
     run = compile(asked, backend=backend, params={leaf.name: params[leaf.name] for leaf in asked.parameters})
-    sums: list[Any] = []
+    totals: dict[str, Any] = {}
     for batch in batches_of(inputs):
         made = run(*batch[: len(asked.inputs)])
-        parts = zip(found, made if isinstance(made, tuple) else (made,), strict=True)
-        seen = [backend.numpy(site.moments(x)).astype(np.float64) for (_, site), x in parts]
-        sums = [total + each for total, each in zip(sums, seen, strict=True)] if sums else seen
-    if not sums:
+        for (path, site), x in zip(found, made if isinstance(made, tuple) else (made,), strict=True):
+            totals[path] = totals.get(path, 0.0) + site.moments(x)
+    if not totals:
         raise no_batches()
-    totals: dict[str, Any] = {}
-    for (path, site), moments in zip(found, sums, strict=True):
-        totals[path] = totals.get(path, 0.0) + _matrix(site, moments)
     return {path: Metric(site.dims, totals[path], damping) for path, site in found}
 
 
@@ -307,15 +308,3 @@ def _operand(graph: Graph, path: str, site: Site) -> Equation:
     name = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}.x"
     product = product_of(others_of(site.product, site.weight))
     return Equation(fresh(name, {*graph.named}), site.around, product)
-
-
-def _matrix(site: Site, moments: Any) -> Any:
-    """The moments as one matrix. Entries between different positions along kept axes are zero."""
-    sizes = moments.shape[: len(site.columns)]
-    positions = np.indices(sizes).reshape(len(sizes), -1)
-    wide = (1 if axis in site.kept else size for axis, size in zip(site.columns, sizes, strict=True))
-    found = np.broadcast_to(moments.reshape(*sizes, *wide), sizes * 2).reshape(positions.shape[1], -1)
-    for axis in site.kept:
-        place = positions[site.columns.index(axis)]
-        found = found * (place[:, None] == place)
-    return found

@@ -17,6 +17,7 @@ all lose about as much for a byte (reverse water-filling: T. Berger, 1971).
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +27,6 @@ import numpy as np
 
 from .forms import kept
 from .metrics import Metric, times
-
-__all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "scaled", "unpack"]
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -114,14 +113,9 @@ class Half:
     @staticmethod
     def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
         """The half with these dimensions of a weight."""
-        sides = metric.sides if metric is not None else ()
-        parts, left = list[tuple[int, Metric | None]](), [*dims]
-        while left:
-            side = next((each for each in sides if [*each.dims] == left[: len(each.dims)]), None)
-            count = 1 if side is None else len(side.dims)
-            parts.append((math.prod(shape[dim] for dim in left[:count]), side))
-            left = left[count:]
-        return Half(tuple(parts))
+        sides = (side for side in (metric.sides if metric else ()) if {*side.dims} <= {*dims})
+        parts = itertools.groupby(dims, {dim: side for side in sides for dim in side.dims}.get)
+        return Half(tuple((math.prod(shape[dim] for dim in part), side) for side, part in parts))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,10 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from .forms import Axes, Factor, Form, Product, contract, kept, moved
+from ..weights.factorizations import Factor
+from .forms import Axes, Form, Product, contract, kept, moved
 from .metrics import Metric
-
-__all__ = ["Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
 Dims = tuple[int, ...]
 """Dimensions of a weight, by number."""

@@ -19,8 +19,6 @@ from .approximating import WEIGHT, Misfit, Target, approximate, numbers, solved
 from .least_squares import Progress, Settings
 from .metrics import DAMPING, metrics, others_of, products_with
 
-__all__ = ["fit", "nearest"]
-
 
 @of_graph
 def fit(
@@ -92,9 +90,7 @@ def fit(
         (array([[4., 0.],
                [0., 0.]]), Misfit(weight=0.6, output=None))
     """
-    settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress)
-    if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 <= damping < math.inf:
-        raise ShapeError(f"damping is {damping!r}", fix=f"give a number from 0, as {DAMPING}")
+    settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress, damping)
     if not isinstance(params, Mapping) or set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     if not isinstance(substituted, Graph):
@@ -105,10 +101,10 @@ def fit(
     weighed = {} if inputs is None else metrics(graph, params, paths, inputs, damping)
     made, lost = dict(params), dict[str, Misfit]()
     for group in _sharing(found, params):
-        program = computing(substituted.flat, *(each.path for each in group))
+        own = [each.path for each in group]
+        program = computing(substituted.flat, *own)
         known = {leaf.name: params[leaf.name] for leaf in program.parameters if leaf.name in params}
         known |= {each.kept: params[each.path] for each in group if each.kept is not None}
-        own = [each.path for each in group]
         targets = [Target(params[path], weighed.get(path), path, dtype) for path in own]
         factors, misfits = solved(program, targets, known, settings)
         made |= known | factors

@@ -42,8 +42,6 @@ from ..runtime.compiling import compile, to_backend
 from ..runtime.initial_values import init
 from .sweeps import Row, Sweep, plain
 
-__all__ = ["sweep"]
-
 BASELINE = "baseline"
 """The name of a baseline that is given as a graph."""
 

@@ -14,8 +14,6 @@ import numpy as np
 from ..errors import TensornetError, optional
 from ..files import whole
 
-__all__ = ["COLOURS", "SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
-
 SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats of pictures, each with the metadata that leaves out the time of writing."""
 

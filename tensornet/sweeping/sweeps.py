@@ -20,8 +20,6 @@ from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
 from ..errors import TensornetError, near, optional
 
-__all__ = ["COLUMNS", "Row", "Sweep", "plain"]
-
 T = TypeVar("T")
 
 WIDE = 240
