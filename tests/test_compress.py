@@ -24,8 +24,9 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
-from tensornet.backends.torch.networks.compressed import _watched
+from tensornet.backends.torch.networks.calibrating import _watched
 from tensornet.backends.torch.networks.factorized import LINEAR
+from tensornet.backends.torch.networks.kept import Kept
 from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
@@ -701,6 +702,109 @@ def test_packed_codes_that_are_written_into_are_packed_again() -> None:
     model.state_dict()["weight_factors.W.codes"].zero_()
     assert torch.equal(model.state_dict()["weight_factors.W.codes"], before)
     assert before.any()
+
+
+class Recurrent(nn.Module):
+    """A recurrence and a linear layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.inner = getattr(nn, name)(32, 48, batch_first=True)
+        self.outer = nn.Linear(48, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.outer(self.inner(x)[0])
+        return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("budget", [{"bytes": 0.2}, {"parameters": 0.5}])
+@pytest.mark.parametrize("name", ["Linear", "GRU", "LSTM"])
+def test_calls_read_what_optimizers_and_data_write(
+    name: str, budget: dict[str, float], training: bool
+) -> None:
+    network = Recurrent(name) if name != "Linear" else nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 24))
+    model = tn.compress(network, **budget).model.train(training)
+    x = torch.randn(2, 5, 32)
+
+    def check() -> None:
+        with torch.no_grad():
+            assert torch.allclose(model(x), copy.deepcopy(model)(x), atol=1e-6)
+
+    check()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=True)  # which raises no versions
+    model(x).sum().backward()
+    check()
+    optimizer.step()
+    check()
+    for each in model.parameters():
+        each.data.mul_(1.3)
+    check()
+    for each in model.parameters():
+        each.data = each.data * 1.3
+    check()
+
+
+def test_large_factors_are_compared_in_part() -> None:
+    kept, large, calls = Kept[int](), torch.zeros(300, 200, dtype=torch.bfloat16), itertools.count()
+    assert [kept.read([large], True, lambda: next(calls)) for _ in range(2)] == [0, 0]
+    large.data.add_(1)
+    assert [kept.read([large], True, lambda: next(calls)) for _ in range(2)] == [1, 1]
+    elsewhere = large.to("meta")
+    assert [kept.read([elsewhere], True, lambda: next(calls)) for _ in range(2)] == [2, 3]
+    assert [kept.read([elsewhere], False, lambda: next(calls)) for _ in range(2)] == [4, 4]
+
+
+class Memory(nn.Module):
+    """A network that writes to a parameter and a buffer."""
+
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots, self.ins = nn.Parameter(torch.randn(40, 32)), nn.Linear(32, 32)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        found = torch.softmax(self.ins(x) @ self.slots.mT, -1)
+        with torch.no_grad():
+            self.slots.mul_(0.9).add_(0.1 * found.mT @ x)
+        return found
+
+
+@pytest.mark.parametrize("budget", [{"bytes": 0.7}, {"parameters": 0.8}])
+def test_what_a_network_writes_to_stays_as_it_is(budget: dict[str, float]) -> None:
+    network = Memory().eval()
+    before = copy.deepcopy(network.state_dict())
+    found = tn.compress(network, **budget, calibrate=list(torch.randn(5, 8, 32)))
+    row = {each.path: each for each in found.allocation.rows}["slots"]
+    assert row.level.method is None
+    assert row.reason == "the network writes to it, which factors would lose"
+    assert "ins.weight" in found.allocation.weights
+    for name in ("slots", "steps"):
+        assert torch.equal(found.model.state_dict()[name], before[name])
+        assert torch.equal(network.state_dict()[name], before[name])
+    blind = tn.compress(network, parameters=0.8, include="slots")
+    with pytest.raises(
+        EquationError, match="'mul_' writes to a weight that factors make, which would be lost"
+    ):
+        blind.model(torch.randn(8, 32))
+
+
+def test_weights_of_factors_tell_their_shape_without_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = tn.compress(nn.Linear(64, 48, dtype=torch.bfloat16), parameters=0.5).model
+    whole = layer._wholes["weight"][0]
+    monkeypatch.setattr(type(whole), "forward", lambda *_: pytest.fail("a product"))
+    weight = layer.weight
+    assert (weight.shape, weight.dtype, weight.device) == ((48, 64), torch.bfloat16, layer.bias.device)
+    assert (weight.ndim, len(weight), weight.numel()) == (2, 48, 48 * 64)
+    monkeypatch.undo()
+    product = layer.weight_factors.U @ layer.weight_factors.V
+    assert torch.allclose(weight.float(), product.reshape(48, 64).float(), atol=1e-2)
+    for write in (nn.init.zeros_, lambda each: each.data.zero_(), lambda each: torch.neg(each, out=each)):
+        with pytest.raises(EquationError, match=r"exclude= the name of this weight"):
+            write(layer.weight)
 
 
 def test_rounded_factors_are_trained_by_their_scales() -> None:

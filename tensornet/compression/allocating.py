@@ -264,7 +264,7 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        Allotted(each.path, each.shape, level, hull[0], _reason(hull, level, options.uniform))
+        Allotted(each.path, each.shape, level, hull[0], _reason(each.stays, hull, level, options.uniform))
         for each, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
     sizes = (whole.parameters, whole.parameters - saved)
@@ -351,11 +351,11 @@ def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _reason(hull: Sequence[Level], level: Level, uniform: bool) -> str:
+def _reason(stays: str, hull: Sequence[Level], level: Level, uniform: bool) -> str:
     """Why a level was chosen: what the next ones on the hull would lose."""
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
     if len(hull) == 1:
-        return "no form of it costs less"
+        return stays or "no form of it costs less"
     if uniform:
         return "the part of its cost that each weight is left"
     if level.method is None:

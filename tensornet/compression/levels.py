@@ -87,6 +87,7 @@ class Candidate:
         metric: the metric that weighs its columns and rows, if there is one.
         scale: the loss at an error of 1.
         times: corrections of the scale, of forms without ranks and with.
+        stays: why it stays dense, if it has to.
     """
 
     path: str
@@ -97,6 +98,7 @@ class Candidate:
     metric: Metric | None = None
     scale: float = 1.0
     times: Mapping[bool, float] = field(default_factory=lambda: {False: 1.0, True: 1.0})
+    stays: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -302,7 +304,8 @@ def levels(
     size, dense = prod(weight.shape), cost(weight)
     found = [Level(None, "same", (weight.shape,), size, dense, 0.0, 0.0)]
     auto = KERNELS if len(weight.dims) > 2 else MATRICES
-    for kind in auto if methods == (AUTO,) else methods:
+    methods = () if weight.stays else auto if methods == (AUTO,) else methods
+    for kind in methods:
         tried = (_formed(weight.dims, kind, rank, modes) for rank in _ranks(weight, kind, modes))
         forms = {(elements(each.shapes), each.bits): each for each in tried if isinstance(each, Formed)}
         for (count, bits), form in forms.items():

@@ -20,6 +20,8 @@ from tensornet.weights.ranks import Rank
 
 from ..module import held_value
 from ..module import make as module_of
+from ..products import is_recorded
+from .lazy import Lazy
 from .rounded import Rounded
 
 Module: TypeAlias = torch.nn.Module
@@ -63,6 +65,8 @@ EMBEDDING = Kind("embedding", text=f"y[...,i] = {WEIGHT}[k[...],i]", columns=(),
 CONVOLUTION = Kind("convolution")
 WHOLE = functools.partial(Kind, "whole")
 """The kinds of layers that compute with the whole weight."""
+
+_NONE = Kind("none", "")
 
 TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 """The types of such parameters."""
@@ -126,7 +130,7 @@ class Whole:
         module: Any = self
         own: str = super().extra_repr()  # type: ignore[misc]
         wholes = (
-            (whole, name) for name, (whole, _) in module._wholes.items() if name not in module._parameters
+            (whole, name) for name, (whole, *_) in module._wholes.items() if name not in module._parameters
         )
         return ", ".join(
             each for each in (own, *(str(whole.graph.equations[-1]) for whole, _ in wholes)) if each
@@ -208,12 +212,10 @@ _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _weight_of(parameter: str) -> property:
-    """A property: the weight of a layer, computed from its factors."""
+    """A property: the weight of a layer, computed from its factors. As a parameter is, it is read only when used."""
 
-    def read(module: Any) -> torch.Tensor:
-        if parameter not in module.__dict__.get("_wholes", ()):
-            raise AttributeError(parameter)
-        whole, place = module._wholes[parameter]
+    def make(module: Any) -> torch.Tensor:
+        whole, place, _ = module._wholes[parameter]
         factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
         made: torch.Tensor = whole(*factors)
         array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
@@ -221,8 +223,24 @@ def _weight_of(parameter: str) -> property:
         if is_rows and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
             array = torch.where(is_padding[:, None], module.padding_row, array)
-        base = module._parameters.get(parameter)
+        base: torch.Tensor | None = module._parameters.get(parameter)
         return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
+
+    def read(module: Any) -> torch.Tensor:
+        if parameter not in module.__dict__.get("_wholes", ()):
+            raise AttributeError(parameter)
+        _, place, blank = module._wholes[parameter]
+        if blank is None or is_recorded():
+            return make(module)
+
+        def like() -> torch.Tensor:
+            base: torch.Tensor | None = module._parameters.get(parameter)
+            return base if base is not None else next(module._modules[place].parameters())
+
+        if module.__dict__.get("_kind", _NONE).parameter == parameter:  # whose calls need no whole weight
+            return Lazy.of(blank, functools.partial(make, module), like)
+        made = make(module)
+        return Lazy.of(blank, lambda: made, like)
 
     return property(read)
 
@@ -335,10 +353,11 @@ def _joined(names: Sequence[str]) -> str:
 
 def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, Held]) -> None:
     """Puts factors in the place of a module's weight, in place. Nothing else in the module changes."""
-    weight = module._parameters.pop(kind.parameter)
+    weight = module._parameters[kind.parameter]
     if kind == EMBEDDING and module.padding_idx is not None:
         module.register_buffer("padding_row", weight.detach()[module.padding_idx].clone())
     attach(module, kind, form, factors, Whole if kind.is_whole else Factorized, kind.factors)
+    del module._parameters[kind.parameter]
 
 
 def attach(
@@ -351,6 +370,8 @@ def attach(
 ) -> None:
     """Gives a module a submodule with factors, under the name `place`, and the mixin that computes with them."""
     plain = type(module).forward in _PLAIN or kind == TURNED
+    shape = module._parameters[kind.parameter].shape
+    blank = None if isinstance(module, READING) else torch.empty(shape, device="meta")
     # its factors are inputs, because another module holds them and may change them
     leaves = tuple(replace(leaf, kind="input", start=None) for leaf in form.program.leaves)
     numbers = {name: each().detach() if isinstance(each, Rounded) else each for name, each in factors.items()}
@@ -364,7 +385,7 @@ def attach(
     besides = former if besides is Whole else besides
     module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
-    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place
+    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place, blank
     lone = next(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
@@ -407,6 +428,15 @@ KNOWN = (
     torch.nn.Bilinear,
 )
 """The layers whose weight has a kind of its own, or none."""
+
+READING = (
+    torch.nn.MultiheadAttention,
+    torch.nn.modules.linear.NonDynamicallyQuantizableLinear,
+    torch.nn.modules.conv._ConvTransposeNd,
+    torch.nn.EmbeddingBag,
+    torch.nn.Bilinear,
+)
+"""The layers that read their whole weight in each call, and do not write to it."""
 
 _PLAIN = frozenset(
     each.forward

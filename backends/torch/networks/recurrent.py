@@ -21,7 +21,7 @@ from ..module import held_value
 from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_PLACE, steps
 from .factorized import Factorized
-from .rounded import state_of
+from .kept import Kept
 from .running import clocked
 
 Module: TypeAlias = torch.nn.Module
@@ -116,13 +116,13 @@ class Recurrence(_Opened):
         super().__init__(base)
         nothing = [None for _ in base._flat_weights_names]
         base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
-        self.__dict__.update(_whole=None, _faster={})
+        self.__dict__.update(_kept=Kept[_Flat](), _faster={})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_whole": None, "_faster": {}}
+        return {**self.__dict__, "_kept": Kept(), "_faster": {}}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.__dict__["_whole"] = None
+        self.__dict__["_kept"] = Kept()
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -207,24 +207,33 @@ class Recurrence(_Opened):
         return base(input, hx)
 
     def _flat(self) -> _Flat:
-        """What calls multiply by. Without gradients it is made once, and again when a factor changed."""
+        """What calls multiply by. Calls without gradients keep it while no factor changes."""
         tensors = _tensors(self)
-        is_new = torch.is_grad_enabled() or is_recorded() or _is_mixed(tensors[0])
-        key = None if is_new else state_of(tensors)
-        if key is not None and self._whole is not None and self._whole[0] == key:
-            return self._whole[1]  # type: ignore[no-any-return]
+        if is_recorded() or _is_mixed(tensors[0]):
+            return self._made(False)
+        if torch.is_grad_enabled():
+            self._kept.clear()
+            return self._made(False)
+        kept: Kept[_Flat] = self._kept
+        return kept.read(tensors, self.training, functools.partial(self._made, True))
+
+    def train(self, mode: bool = True) -> Any:
+        """Training mode, or evaluation mode. What was kept is made again."""
+        self._kept.clear()
+        return super().train(mode)
+
+    def _made(self, is_kept: bool) -> _Flat:
+        """What calls multiply by, with `products` and in the fastest layout if it is kept."""
         pair = None if self.base.bidirectional else _factors(next(self.pairs())[0])
         first, *names = self.base._flat_weights_names
         u, v = pair or (getattr(self, first), None)
         weights = [u, *(getattr(self, name) for name in names)]
-        if key is not None and u.device.type == "cpu":  # products by columns are faster
+        if is_kept and u.is_cpu:  # products by columns are faster
             weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
         held = dict(zip(self.base._flat_weights_names, weights, strict=True))
-        ways = [] if is_new else [*itertools.product(self.suffixes, ("ih", "hh"))]
+        ways = [*itertools.product(self.suffixes, ("ih", "hh"))] if is_kept else []
         products = [_product(self._modules[way + end], held[f"weight_{way}{end}"]) for end, way in ways]
-        made = _Flat(weights, v, [*zip(products[::2], products[1::2], strict=True)])
-        self.__dict__["_whole"] = None if key is None else (key, made)
-        return made
+        return _Flat(weights, v, [*zip(products[::2], products[1::2], strict=True)])
 
     def _stepped(self, input: Any, hx: Any) -> Any:
         """Position by position, with factors as they are, in place."""

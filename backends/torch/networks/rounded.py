@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,7 @@ from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
 from ..products import is_recorded
-
-
-def state_of(held: Sequence[torch.Tensor]) -> Any:
-    """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
-    if True in [each.is_inference() for each in held]:
-        return None
-    return torch.is_inference_mode_enabled(), [(id(each), each._version, each.data_ptr()) for each in held]
+from .kept import Kept
 
 
 class Rounded(torch.nn.Module):
@@ -51,29 +45,23 @@ class Rounded(torch.nn.Module):
         self.register_buffer("codes", codes)
         self.scale, self.bits, self.shape = scale, bits, shape
         self._view = [size if n in apart else 1 for n, size in enumerate(codes.shape)]
-        self._made: dict[str, tuple[Any, torch.Tensor]] = {}
+        self._kept, self._saved = Kept[torch.Tensor](), Kept[torch.Tensor]()
 
     def forward(self) -> torch.Tensor:
         """The factor."""
         # attributes of modules would take much of the time of small calls
         read: Any = self._buffers["codes"], self._parameters["scale"]
-        trained = torch.is_grad_enabled() and read[1].requires_grad
-        if is_recorded() or trained or "free" in self._parameters:
+        if is_recorded():
             return self._product()
-        return self._kept("product", read, lambda: self._product().detach())
+        if (torch.is_grad_enabled() and read[1].requires_grad) or "free" in self._parameters:
+            self._kept.clear()
+            return self._product()
+        return self._kept.read(read, self.training, lambda: self._product().detach())
 
-    def _kept(
-        self, name: str, read: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]
-    ) -> torch.Tensor:
-        """What was made of some tensors the last time, or is made now if one of them, or that itself, has changed."""
-        key = state_of(read)
-        if key is None:
-            return make()
-        found = self._made.get(name)
-        if found is None or found[0] != (key, state_of([found[1]])):
-            made = make()
-            self._made[name] = found = (key, state_of([made])), made
-        return found[1]
+    def train(self, mode: bool = True) -> Any:
+        """Training mode, or evaluation mode. What was kept is made again."""
+        self._kept.clear()
+        return super().train(mode)
 
     def loosen(self) -> None:
         """Makes the codes a parameter of real numbers, and each call reads the nearest codes, until `tighten`.
@@ -108,16 +96,16 @@ class Rounded(torch.nn.Module):
         return f"{shape} codes of {bits} bits, {self.scale.numel()} scales"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": {}}
+        return {**self.__dict__, "_kept": Kept(), "_saved": Kept()}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._made.clear()
+        self._kept, self._saved = Kept(), Kept()
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Saves packed codes: one tensor for all places of a factor in a network, which files hold once."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}codes"] = self._kept("packed", (self.codes,), self._packed)
+        destination[f"{prefix}codes"] = self._saved.read([self.codes], False, self._packed)
 
     def _packed(self) -> torch.Tensor:
         if self.codes.is_meta:
