@@ -18,7 +18,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, on_cupy, ours
+from .suite import EVERY, OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -140,7 +140,7 @@ TINY_PERCEIVER = {
 
 
 def _case(name: str, make: Callable[..., Any], *how: Any) -> Case:
-    return Case(name, partial(contestants, partial(make, *how)), MEASURES)
+    return Case(name, partial(contestants, partial(make, *how)), EVERY)
 
 
 def _cases(scale: int) -> tuple[Case, ...]:
@@ -158,7 +158,7 @@ def _cases(scale: int) -> tuple[Case, ...]:
 
 SUITE = Suite(
     "models",
-    "models, forward, against transformers with the same weights",
+    "models, forward, both ways and steps of AdamW, against transformers with the same weights",
     {
         "usual": _cases(1),
         "tiny": (

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tensornet.display import printable
 
-from .suite import CLOSE, MEASURES, MODES, OURS, SIZES, Place, Row, Suite, measured
+from .suite import CLOSE, EVERY, MODES, OURS, SIZES, Place, Row, Suite, measured
 from .work import Ceilings, ceilings
 
 __all__ = ["app", "run"]
@@ -67,7 +67,9 @@ def app(*suites: Suite) -> typer.Typer:
         ] = None,
         measure: Annotated[
             list[str] | None,
-            typer.Option(help="forward or backward (which is both ways); repeatable; all if not given."),
+            typer.Option(
+                help="forward, backward (both ways) or step (and AdamW); repeatable; all if not given."
+            ),
         ] = None,
         mode: Annotated[
             list[str] | None, typer.Option(help=f"One of {', '.join(MODES)}; repeatable; eager if not given.")
@@ -97,7 +99,7 @@ def app(*suites: Suite) -> typer.Typer:
         asked = Asked(
             place=_place(device, dtype, clock),
             only=tuple(only or ("",)),
-            measures=tuple(measure or MEASURES),
+            measures=tuple(measure or EVERY),
             modes=(*(mode or ("eager",)), *(("compile",) if compile else ())),
             rounds=rounds,
             size=size,
@@ -145,7 +147,7 @@ def _place(device: str, dtype: str, clock: str) -> Place:
 
 
 def _check(asked: Asked) -> None:
-    for given, known in ((asked.measures, MEASURES), (asked.modes, MODES), ((asked.size,), SIZES)):
+    for given, known in ((asked.measures, EVERY), (asked.modes, MODES), ((asked.size,), SIZES)):
         for name in given:
             if name not in known:
                 raise typer.BadParameter(f"{name}: there is {', '.join(known)}")

@@ -19,6 +19,7 @@ from .work import Work, counted
 
 __all__ = [
     "CLOSE",
+    "EVERY",
     "MEASURES",
     "MODES",
     "OURS",
@@ -36,6 +37,7 @@ __all__ = [
 
 OURS = "tensornet"
 MEASURES = ("forward", "backward")
+EVERY = (*MEASURES, "step")
 SIZES = ("usual", "tiny", "large")
 
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.06, torch.float16: 0.02}
@@ -115,6 +117,12 @@ class Contestant:
         by = [each for each in (*self.inputs, *self.parameters) if each.requires_grad]
         return torch.autograd.grad(y, by, gradient, allow_unused=True)
 
+    def step(self, gradient: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """A step of training: both ways, the optimizer, and the gradients are dropped."""
+        self.function(*self.inputs).backward(gradient)
+        optimizer.step()
+        optimizer.zero_grad()
+
     def kept(self) -> int:
         """Bytes that are kept from forward to backward, the parameters not counted."""
         own = {each.untyped_storage().data_ptr() for each in self.parameters}
@@ -138,7 +146,7 @@ class Case:
     Attributes:
         name: what it is, in words and sizes.
         build: makes the contestants, ours first, each on the same numbers.
-        measures: what is timed: "forward", and "backward", which is both ways.
+        measures: what is timed: "forward", "backward", which is both ways, and "step", both ways and AdamW.
     """
 
     name: str
@@ -168,7 +176,7 @@ class Row:
 
     Attributes:
         case: its name.
-        measure: "forward" or "backward".
+        measure: "forward", "backward" or "step".
         mode: how it was run, a name of `MODES`.
         seconds: by contestant.
         kept: bytes from forward to backward, by contestant, where backward was measured.
@@ -304,21 +312,29 @@ def _row(
 ) -> Row:
     kept = {}
     given: tuple[torch.Tensor, ...] = ()
-    if measure == "backward":
+    if measure != "forward":
         running = {name: each for name, each in running.items() if not each.foreign}
         result = next(iter(running.values())).forward()
         given = (torch.ones(result.shape, dtype=result.dtype, device=result.device),)  # in nobody's own order
         _check_derivatives(running, given[0], place)
-        kept = {name: each.kept() for name, each in running.items()}
-    runs = {name: partial(getattr(each, measure), *given) for name, each in running.items()}
-    found = timings(runs, rounds, clock=place.clock)
+        if measure == "backward":
+            kept = {name: each.kept() for name, each in running.items()}
+    found = timings(_runs(running, measure, given), rounds, clock=place.clock)
     counting = plain if work and mode != "compile" else {}
-    done = {
-        name: counted(partial(getattr(each, measure), *given))
-        for name, each in counting.items()
-        if not each.foreign
-    }
+    native = {name: each for name, each in counting.items() if not each.foreign}
+    done = {name: counted(run) for name, run in _runs(native, measure, given).items()}
     return Row(case, measure, mode, found, kept, done)
+
+
+def _runs(
+    contestants: Mapping[str, Contestant], measure: str, given: tuple[torch.Tensor, ...]
+) -> dict[str, Callable[[], Any]]:
+    """What is timed. A step is one of AdamW at a rate of 0, which leaves the parameters as they are."""
+    runs = {}
+    for name, each in contestants.items():
+        more = (torch.optim.AdamW(each.parameters, lr=0.0, fused=True),) if measure == "step" else ()
+        runs[name] = partial(getattr(each, measure), *given, *more)
+    return runs
 
 
 def _check_derivatives(contestants: Mapping[str, Contestant], gradient: torch.Tensor, place: Place) -> None:

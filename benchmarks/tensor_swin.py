@@ -18,7 +18,7 @@ from torch import nn
 import tensornet as tn
 
 from .report import run
-from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, ours
+from .suite import EVERY, OURS, Case, Contestant, Place, Suite, ours
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -223,7 +223,7 @@ def tensor_swin(batch: int, settings: dict[str, Any], place: Place) -> dict[str,
 
 def _case(name: str, batch: int, preset: str, **settings: Any) -> Case:
     chosen = {**tn.models.settings(preset), **settings}
-    return Case(f"{name}, batch {batch}", partial(tensor_swin, batch, chosen), MEASURES)
+    return Case(f"{name}, batch {batch}", partial(tensor_swin, batch, chosen), EVERY)
 
 
 def _cases(scale: int) -> tuple[Case, ...]:

@@ -16,7 +16,7 @@ CHECK = Path(__file__).parent / "gallery" / "against.py"
 IMPORT = "from against import check\n"
 FUTURE = "from __future__ import annotations\n"
 OURS = "tensornet"
-WAYS = {"forward": "forward", "backward": "both ways"}
+WAYS = {"forward": "forward", "backward": "both ways", "step": "step of AdamW"}
 MODULES = {"tcl": "contractions --only TCL"}  # where a suite is no module of its own
 
 
@@ -33,7 +33,7 @@ def measured(suite: str) -> str:
         json.loads(each.read_text(encoding="utf-8")) for each in sorted(RESULTS.glob(f"{suite}-*.json"))
     ]
     heads = list(dict.fromkeys(head for each in documents for head in ratios(each)))
-    lines = [_line(["", *(f"{other}, {WAYS[way]}" for other, way in heads)]), _rule(heads)]
+    lines = [_line(["", *(f"{other}, {way}" for other, way in heads)]), _rule(heads)]
     for each in documents:
         found = ratios(each)
         means = (_mean(list(found[head].values())) if head in found else "" for head in heads)
@@ -42,13 +42,14 @@ def measured(suite: str) -> str:
 
 
 def ratios(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
-    """The time of others divided by ours: (another, forward or backward) to case to ratio."""
+    """The time of others divided by ours: (another, what is timed) to case to ratio."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in document["rows"]:
+        way = WAYS[row["measure"]] + (", compiled" if row["mode"] == "compile" else "")
         for other, each in row["seconds"].items():
             if other != OURS:
                 ratio = each["median"] / row["seconds"][OURS]["median"]
-                found.setdefault((other, row["measure"]), {})[row["case"]] = ratio
+                found.setdefault((other, way), {})[row["case"]] = ratio
     return found
 
 
@@ -77,7 +78,7 @@ def with_check(text: str, suffix: str) -> str:
 
 def _cases(document: dict[str, Any]) -> str:
     found = ratios(document)
-    lines = [_line(["case", *(f"{other}, {WAYS[way]}" for other, way in found)]), _rule(found)]
+    lines = [_line(["case", *(f"{other}, {way}" for other, way in found)]), _rule(found)]
     for case in dict.fromkeys(row["case"] for row in document["rows"]):
         lines.append(_line([case, *(f"{each[case]:.2f}" if case in each else "" for each in found.values())]))
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())

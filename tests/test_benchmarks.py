@@ -35,7 +35,7 @@ from benchmarks import (
     tensor_swin,
 )
 from benchmarks.fitting import measured as measured_fit
-from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
+from benchmarks.suite import EVERY, MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.work import counted
 from tensornet.contraction.order_search import fastest
 from tensornet.device.cost_model import default_profile
@@ -59,7 +59,7 @@ def by_day(cases: list[Any]) -> list[Any]:
 
 def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
     """Measures a case, and looks at its rows."""
-    found = list(measured(case, place, MEASURES, mode, rounds=1, work=True))
+    found = list(measured(case, place, EVERY, mode, rounds=1, work=True))
     assert [row.failed for row in found] == [""] * len(found)
     assert [row.measure for row in found] == list(case.measures if mode != "graphs" else ["forward"])
     for row in found:
@@ -198,7 +198,7 @@ def test_derivatives_that_disagree_are_not_timed() -> None:
     ("arguments", "told"),
     [
         (("--dtype", "int8"), "there is float64, float32, bfloat16, float16"),
-        (("--measure", "sideways"), "there is forward, backward"),
+        (("--measure", "sideways"), "there is forward, backward, step"),
         (("--size", "huge"), "there is usual, tiny, large"),
         (("--mode", "fast"), "there is eager, graphs, compile"),
         (("--mode", "graphs"), "CUDA graphs need a CUDA device"),

@@ -1,4 +1,4 @@
-"""Products whose results are so large that memory for them is new at each call."""
+"""Products, and gradients of tables, that are so large that memory for them is new at each call."""
 
 from __future__ import annotations
 
@@ -77,3 +77,21 @@ def test_a_result_is_a_tensor_of_its_own() -> None:
     kept = first.clone()
     forward(params, 2 * x)
     assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gradient_of_a_large_table_has_rows_where_it_was_read(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    table = torch.randn(17_000, 1_000).to(kind).requires_grad_()
+    at = torch.tensor([[16_999, 0, 5], [5, 5, 1]])
+    y = tn.compile(tn.layer("y[b,n,c] = E[t[b,n],c]", inputs="t"), backend="torch")({"E": table}, at)
+    assert y.grad_fn is not None
+    assert "Take" in y.grad_fn.next_functions[0][0].name()
+    given = torch.randn(y.shape, dtype=kind, requires_grad=True)
+    (found,) = torch.autograd.grad(y, table, given, create_graph=True)
+    expected = torch.zeros(table.shape, dtype=kind).index_add_(
+        0, at.flatten(), given.detach().reshape(6, 1_000)
+    )
+    assert torch.equal(found, expected)
+    (twice,) = torch.autograd.grad(found, given, torch.ones_like(found))
+    assert torch.equal(twice, torch.ones_like(given))

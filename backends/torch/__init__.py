@@ -39,7 +39,7 @@ templates: Mapping[str, str] = {
     "contiguous": "{0}.contiguous()",
     "copy": "{0}.clone()",
     "matmul": "torch.matmul({0}, {1})",
-    "scaled_dot_product_attention": "F.scaled_dot_product_attention({0}, {1}, {2}, {more})",
+    "scaled_dot_product_attention": "scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "signed_attention": "signed_attention({0}, {1}, {2}, {more})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",

@@ -129,20 +129,36 @@ def without_cheap(function: Callable[..., Any]) -> Callable[..., Any]:
 class _Made(NamedTuple):
     """How a cheap result was made, with the versions of its operands and of itself then."""
 
-    function: Callable[..., Any]
+    again: _Recomputation
     operands: Any
-    autocast: tuple[str, torch.dtype, bool]
     versions: list[int]
     result: weakref.ref[torch.Tensor]
 
 
-class _Recipe(NamedTuple):
-    """Stands for a saved tensor, a view of a cheap result: how to make the result, its strides, and the view."""
+@dataclass(eq=False)
+class _Recomputation:
+    """How a cheap result is made again, once for all operations that saved it.
+
+    Attributes:
+        saved: by how many operations.
+        operands: of the function, packed.
+        unread: how many of the operations have yet to read the result.
+        result: kept until all have.
+    """
 
     function: Callable[..., Any]
-    operands: Any
     autocast: tuple[str, torch.dtype, bool]
     strides: tuple[int, ...]
+    saved: int = 0
+    operands: Any = None
+    unread: int = 0
+    result: torch.Tensor | None = None
+
+
+class _Recipe(NamedTuple):
+    """Stands for a saved tensor, a view of a cheap result."""
+
+    again: _Recomputation
     view: tuple[Any, ...]
 
 
@@ -167,7 +183,8 @@ class _Cheap(TorchFunctionMode):
                 number, kind = result.untyped_storage()._cdata, result.device.type
                 autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
                 gone = weakref.ref(result, lambda _: self.made.pop(number, None))
-                self.made[number] = _Made(func, operands, autocast, _versions(operands, result), gone)
+                again = _Recomputation(func, autocast, result.stride())
+                self.made[number] = _Made(again, operands, _versions(operands, result), gone)
         return result
 
     def pack(self, tensor: torch.Tensor) -> _Recipe | _Packed:
@@ -176,9 +193,13 @@ class _Cheap(TorchFunctionMode):
         result = None if made is None else made.result()
         if made is None or result is None or made.versions != _versions(made.operands, result):
             return _Packed(self._pack(tensor), tensor._version)
-        operands = tree_map_only(torch.Tensor, lambda each: _Operand(self.pack(each.detach())), made.operands)
-        view = (tensor.shape, tensor.stride(), tensor.storage_offset())
-        return _Recipe(made.function, operands, made.autocast, result.stride(), view)
+        again = made.again
+        if not again.saved:
+            again.operands = tree_map_only(
+                torch.Tensor, lambda each: _Operand(self.pack(each.detach())), made.operands
+            )
+        again.saved += 1
+        return _Recipe(again, (tensor.shape, tensor.stride(), tensor.storage_offset()))
 
     def unpack(self, packed: _Recipe | _Packed) -> Any:
         """The tensor.
@@ -191,13 +212,20 @@ class _Cheap(TorchFunctionMode):
             if found is packed.value and found._version != packed.version:
                 raise RuntimeError("a tensor that a gradient needs was modified by an inplace operation")
             return found
-        operands, options = tree_map_only(_Operand, lambda each: self.unpack(each.packed), packed.operands)
-        kind, dtype, enabled = packed.autocast
-        with torch.no_grad(), torch.autocast(kind, dtype, enabled):
-            result = packed.function(*operands, **options)
-        if result.stride() != packed.strides:  # hooks may lay an operand out otherwise
-            result = result.new_empty_strided(result.shape, packed.strides).copy_(result)
+        again = packed.again
+        result = self._computed(again) if again.result is None else again.result
+        again.unread = (again.unread or again.saved) - 1
+        again.result = result if again.unread else None
         return result.as_strided(*packed.view)
+
+    def _computed(self, again: _Recomputation) -> torch.Tensor:
+        operands, options = tree_map_only(_Operand, lambda each: self.unpack(each.packed), again.operands)
+        kind, dtype, enabled = again.autocast
+        with torch.no_grad(), torch.autocast(kind, dtype, enabled):
+            result: torch.Tensor = again.function(*operands, **options)
+        if result.stride() != again.strides:  # hooks may lay an operand out otherwise
+            result = result.new_empty_strided(result.shape, again.strides).copy_(result)
+        return result
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ import math
 from typing import Any
 
 import array_api_compat.torch as xp
+import numpy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from tensornet.device.heap import MAPPED
 from tensornet.errors import ShapeError, no_positions, outside
 
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing, is_differentiated, is_unseen
+from .products import changing, is_differentiated, is_eager, is_unseen
 
 
 class _TorchFunctions(Functions):
@@ -130,9 +132,40 @@ def within(index: Any, size: int, name: str) -> Any:
 
 def take(x: Any, index: Any, axis: int) -> Any:
     """The elements at positions along an axis: by rows, or one by one if the axis is the last of several."""
-    if axis + 1 < x.ndim or x.ndim == 1:
+    if axis + 1 == x.ndim > 1:
+        return gather(x, index.expand(*x.shape[:-1], index.shape[0]), axis)
+    if changing((x,)) and _is_mapped(x, x.shape):
+        return _Take.apply(x, index, axis)  # type: ignore[no-untyped-call]
+    return torch.index_select(x, axis, index)
+
+
+class _Take(torch.autograd.Function):
+    """Rows of a large table. Its gradient is written at their positions and nowhere else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.axis, ctx.shape = axis, x.shape
         return torch.index_select(x, axis, index)
-    return gather(x, index.expand(*x.shape[:-1], index.shape[0]), axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return zeros(gradient, ctx.shape).index_add_(ctx.axis, index, gradient), None, None
+
+
+def zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros like a tensor. Many on a CPU are new memory, which the system clears at the first touch: NumPy asks for
+    pages of 2 MiB, and does not fill them."""
+    if not _is_mapped(like, shape) or not is_eager(like):
+        return like.new_zeros(shape)
+    found = torch.from_numpy(numpy.zeros(math.prod(shape) * like.itemsize, numpy.uint8))
+    return found.view(like.dtype).reshape(shape)
+
+
+def _is_mapped(like: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape on a CPU gets memory of its own from the system."""
+    return bool(like.device.type == "cpu" and math.prod(shape) * like.itemsize > MAPPED)
 
 
 def gather(x: Any, index: Any, axis: int) -> Any:
@@ -153,7 +186,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.shape).scatter_add(ctx.axis, index, gradient), None, None
+        return gradient.new_zeros(ctx.shape).scatter_add_(ctx.axis, index, gradient), None, None
 
 
 def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
@@ -176,6 +209,17 @@ class _LogSumExp(torch.autograd.Function):
         x, y = ctx.saved_tensors
         y = y.masked_fill(y.isinf(), 0.0)
         return gradient.reshape(ctx.shape) * torch.exp(x - y.reshape(ctx.shape)), None
+
+
+def scaled_dot_product_attention(q: Any, k: Any, v: Any, **more: Any) -> Any:
+    """Attention. On a CPU torch has no kernel where the mask has a gradient or values are longer than keys, and reads
+    the scores four more times than this does, to find rows without any key: here such a row is NaN."""
+    mask = more.get("attn_mask")
+    plain = q.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad)
+    if plain or not more.keys() <= {"attn_mask", "scale"} or not is_eager(q, k, v) or q.device.type != "cpu":
+        return functional.scaled_dot_product_attention(q, k, v, **more)
+    scores = torch.matmul(q * more["scale"], k.transpose(-2, -1))
+    return torch.matmul(torch.softmax(scores if mask is None else scores.add_(mask), -1), v)
 
 
 def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
@@ -247,7 +291,7 @@ def binary(function: Any, a: Any, b: Any) -> Any:
 
 def _summed(rows: Any, x: Any, count: int) -> Any:
     either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
-    return either.new_zeros((count, *x.shape[1:]), dtype=x.dtype).index_add_(0, rows, x)
+    return zeros(either.to(x.dtype), (count, *x.shape[1:])).index_add_(0, rows, x)
 
 
 def _counted(rows: Any, count: int) -> Any:
@@ -256,7 +300,19 @@ def _counted(rows: Any, count: int) -> Any:
 
 _OWN = (
     *(binary, dropout, dropped, floating, floor_divide, gather, logsumexp, number),
-    *(roll, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
+    *(
+        roll,
+        scaled_dot_product_attention,
+        sign,
+        silu,
+        spaced,
+        take,
+        whole_matmul,
+        wide,
+        widen,
+        windows,
+        within,
+    ),
 )
 
 FUNCTIONS = {
