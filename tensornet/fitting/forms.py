@@ -208,7 +208,7 @@ class _Reader:
 # ---------------------------------------------------------------------------- arrays with named axes
 
 
-def contract(operands: Sequence[tuple[Any, Axes]], axes: Axes) -> Any:
+def contract(operands: Sequence[tuple[Any, tuple[Any, ...]]], axes: tuple[Any, ...]) -> Any:
     """The product of arrays with named axes, summed over all axes but `axes`, which are those of the result.
 
     Example:

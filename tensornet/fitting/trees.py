@@ -154,7 +154,8 @@ class Decomposed:
                 vectors = self._vectors(tree.places(tree.shared), tree.places(cut.rows))
             basis = tree.basis(cut, vectors)
             found[cut.factor.name] = moved(*basis, cut.factor.axes)
-            rest, axes = _projected((rest, axes), basis, (*tree.shared, *cut.bond))
+            left = (*tree.shared, *cut.bond, *(axis for axis in axes if axis not in basis[1]))
+            rest, axes = contract([basis, (rest, axes)], left), left
         return {**found, tree.last.name: moved(rest, axes, tree.last.axes) / tree.product.coefficient}
 
     def turn(self, tree: Tree, factors: dict[str, Any]) -> float:
@@ -200,25 +201,21 @@ class Decomposed:
 
     @kept
     def _squares(self, shared: Dims, *cuts: Dims) -> Any:
-        core, axes, sizes = self.weight, tuple(range(self.weight.ndim)), self.weight.shape
-        bonds = tuple(range(-len(cuts), 0))
-        for rows, bond in zip(cuts, bonds, strict=True):
+        axes, sizes = tuple(range(self.weight.ndim)), self.weight.shape
+        named = [(self.weight, axes)]
+        for bond, rows in enumerate(cuts, len(axes)):
             own = (*shared, *rows)
-            vectors = self._vectors(shared, rows).reshape(*(sizes[dim] for dim in own), -1)
-            core, axes = _projected((core, axes), (vectors, (*own, bond)), (*shared, bond))
-        core = moved(core, axes, (*bonds, *(axis for axis in axes if axis not in bonds)))
-        return (core**2).sum(tuple(range(len(bonds), core.ndim)), dtype=np.float64)
+            named.append(
+                (self._vectors(shared, rows).reshape(*(sizes[dim] for dim in own), -1), (*own, bond))
+            )
+        rest = tuple(axis for axis in axes if not any(axis in rows for rows in cuts))
+        core = contract(named, (*range(len(axes), len(axes) + len(cuts)), *rest))
+        return (core**2).sum(tuple(range(len(cuts), core.ndim)), dtype=np.float64)
 
     @kept
     def _vectors(self, shared: Dims, rows: Dims) -> Any:
         """All left singular vectors of an unfolding of the weight."""
         return singular_vectors(unfolded(self.weight, tuple(range(self.weight.ndim)), shared, rows))
-
-
-def _projected(array: tuple[Any, Any], vectors: tuple[Any, Any], first: Any) -> tuple[Any, Any]:
-    """An array with named axes, in a basis of the space along the axes that both have, and its axes."""
-    axes = (*first, *(axis for axis in array[1] if axis not in vectors[1]))
-    return contract([vectors, array], axes), axes
 
 
 # ---------------------------------------------------------------------------- matrices
