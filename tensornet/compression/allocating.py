@@ -166,18 +166,16 @@ class Allocation:
             # a name that is too wide gets its own line before the rest
             lead = f"{name}\n{'':{first}}" if len(name) > first else f"{name:<{first}}"
             sides = zip(cells, "<<<>>>", widths[1:], strict=True)
-            lines.append(
-                "  ".join([lead, *(f"{cell:{side}{width}}" for cell, side, width in sides)]).rstrip()
-            )
+            shown = (f"{cell:{side}{width}}" for cell, side, width in sides)
+            lines.append("  ".join([lead, *shown]).rstrip())
             lines += textwrap.wrap(reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         heads, *cells = self._table
-        rows: list[list[str | Filled]] = [
-            [*first, Filled(error, min(row.level.error, 1.0)), row.reason]
-            for (*first, error), row in zip(cells, self.rows, strict=True)
-        ]
+        rows = list[list[str | Filled]]()
+        for (*first, error), row in zip(cells, self.rows, strict=True):
+            rows.append([*first, Filled(error, min(row.level.error, 1.0)), row.reason])
         return table([*heads, "why"], rows, "llllrrrl", self._title)
 
     @property
@@ -258,9 +256,12 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
     others = 0.0 if whole.total is None else max(0.0, whole.total - own)
     limit = options.budget.limit(others + own)
     hulls = [_hull(curve, options.uniform) for curve in curves]
-    chosen = _descended(hulls, options, others + own, others)
+    chosen = _descended(hulls, options, limit - others)
+    least = others + sum(level.cost for level in chosen)
+    if options.budget.kind != "error" and least > limit * (1 + 1e-9):
+        raise _too_little(options.budget, others + own, others, least)
     if not options.uniform:
-        chosen = _filled(curves, chosen, limit - others - sum(level.cost for level in chosen))
+        chosen = _filled(curves, chosen, limit - least)
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
@@ -288,10 +289,8 @@ def _slope(above: Level, below: Level) -> float:
     return (below.loss - above.loss) / (above.cost - below.cost)
 
 
-def _descended(
-    hulls: Sequence[tuple[Level, ...]], options: Options, before: float, others: float
-) -> list[Level]:
-    """The levels reached by stepping down the hulls until the budget is met.
+def _descended(hulls: Sequence[tuple[Level, ...]], options: Options, limit: float) -> list[Level]:
+    """The levels reached by stepping down the hulls until their costs are within the limit.
 
     For an error budget, each step is taken that stays within it.
     """
@@ -300,8 +299,8 @@ def _descended(
         number, above, below = step
         return (-above.cost / hulls[number][0].cost if options.uniform else _slope(above, below)), number
 
-    limit, is_error = options.budget.limit(before), options.budget.kind == "error"
-    chosen, total = [hull[0] for hull in hulls], before
+    is_error, chosen = options.budget.kind == "error", [hull[0] for hull in hulls]
+    total = math.inf if is_error else sum(level.cost for level in chosen)
     steps = ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull))
     for number, _, below in sorted(steps, key=order):
         if total <= limit and (options.uniform or below.error > LEAST):
@@ -312,8 +311,6 @@ def _descended(
             chosen = lower
         elif options.uniform:
             break
-    if not is_error and total > limit * (1 + 1e-9):
-        raise _too_little(options.budget, before, others, total)
     return chosen
 
 

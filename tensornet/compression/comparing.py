@@ -135,9 +135,8 @@ def _drawn(title: str, cost: str, rows: Sequence[tuple[Compared, float]]) -> str
     """A picture of errors by a cost, as SVG."""
     from ..sweeping.picture import Point, drawn
 
-    points = [
-        Point(spent, each.allocation.error, *each.cells[:3:2]) for each, spent in rows if each.allocation
-    ]
+    known = ((each.allocation, each.cells, spent) for each, spent in rows)
+    points = [Point(spent, made.error, cells[0], cells[2]) for made, cells, spent in known if made]
     labels, drawing = {"x": (cost, None), "y": ("mean error of the weights", None)}, io.StringIO()
     figure = drawn(points, labels, title, "method", None)
     figure.savefig(drawing, format="svg", metadata={"Date": None})

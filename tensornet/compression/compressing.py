@@ -274,7 +274,7 @@ class _Network:
         whole, leaves = graph.flat, {leaf.name: leaf for leaf in graph.parameters}
         told = ("parameter of this graph", "parameters")
         names = included([*leaves], options.include, options.exclude, *told)
-        places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
+        places = {name: sites(whole, name) for name in names if params[name].ndim > 1}
         paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
         if inputs is not None and paths:
             weighed = metrics(graph, params, paths, inputs, DAMPING)

@@ -220,9 +220,8 @@ def sized(program: Graph, shapes: Sequence[tuple[int, ...]], known: Mapping[str,
     """
     leaves = [Leaf(name, "input", program.named[name]) for name in program.outputs]
     given = [leaf for leaf in program.leaves if leaf.name in known]
-    sizes = sizes_from_shapes(
-        program, [*leaves, *given], [*shapes, *(known[each.name].shape for each in given)]
-    )
+    every = [*shapes, *(known[each.name].shape for each in given)]
+    sizes = sizes_from_shapes(program, [*leaves, *given], every)
     bound = program.bind(**sizes) if sizes else program
     if bound.open_sizes:
         names = ", ".join(f"{name}=" for name in bound.open_sizes)
@@ -312,9 +311,8 @@ class OfGraph(Problem):
             self.arrays[name] = made.astype(self.weight.dtype)
         before = dict(self.arrays)
         for output in self.graph.outputs:
-            *_, last = (
-                leaf.name for leaf in computing(self.graph, output).leaves if leaf.name in self.wanted
-            )
+            leaves = computing(self.graph, output).leaves
+            *_, last = (leaf.name for leaf in leaves if leaf.name in self.wanted)
             self.arrays[last] = np.zeros_like(self.arrays[last])
         if (self.whole() != self.weight).any():
             self.arrays.update(before)

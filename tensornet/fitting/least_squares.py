@@ -100,14 +100,8 @@ class Settings:
     damping: float = DAMPING
 
     def __post_init__(self) -> None:
-        least = {
-            "iterations": 0,
-            "restarts": 1,
-            "seed": 0,
-            "regularization": 0.0,
-            "tolerance": 0.0,
-            "damping": 0.0,
-        }
+        least: dict[str, float] = {"iterations": 0, "restarts": 1, "seed": 0}
+        least |= dict.fromkeys(("regularization", "tolerance", "damping"), 0.0)
         for name, lowest in least.items():
             value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
             is_number = isinstance(value, kind) and not isinstance(value, bool)

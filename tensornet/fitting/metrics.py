@@ -166,27 +166,46 @@ class Site:
         line: the equation.
         product: the contraction of the weight with the other operands.
         weight: the reference to the weight.
-        dims: the dimensions of the weight whose axes the other operands have too.
     """
 
     line: Equation
     product: Contraction
     weight: Ref
-    dims: tuple[int, ...]
 
-    def axes(self, dim: int) -> tuple[str, ...]:
-        """The axes of a dimension of the weight."""
-        return axes_of_index((self.weight.index[dim],))
+    @functools.cached_property
+    def rest(self) -> Expression:
+        """The product of the other operands that have axes."""
+        others = (each for each in self.product.factors if each is not self.weight)
+        return product_of(each for each in others if not is_scalar(each))
 
     @property
     def around(self) -> tuple[str, ...]:
         """The axes of the other operands."""
-        return free_axes(product_of(others_of(self.product, self.weight)))
+        return free_axes(self.rest)
+
+    def axes(self, *dims: int) -> tuple[str, ...]:
+        """The axes of some dimensions of the weight."""
+        return axes_of_index(tuple(self.weight.index[dim] for dim in dims))
+
+    @functools.cached_property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of the weight that the other operands have too.
+
+        None if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
+        these dimensions is summed.
+        """
+        every = range(len(self.weight.index))
+        if any(not isinstance(entry, str | tuple) for entry in self.weight.index):
+            return ()
+        own = {*self.axes(*every)}
+        both, summed = own.intersection(self.around), own.intersection(self.product.summed)
+        dims = tuple(dim for dim in every if self.axes(dim) and both.issuperset(self.axes(dim)))
+        return dims if both == {*self.axes(*dims)} and summed and summed <= both else ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The axes of `dims`."""
-        return axes_of_index(tuple(self.weight.index[dim] for dim in self.dims))
+        return self.axes(*self.dims)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -246,7 +265,7 @@ def metrics(
         DtypeError: a tensor that multiplies a weight is not finite.
     """
     flat = graph.flat
-    found = [(path, site) for path in paths for site in sites(flat, path) or ()]
+    found = [(path, site) for path in paths for site in sites(flat, path)]
     if not found:
         return {}
     lines, backend = [_operand(flat, *each) for each in found], backend_of(params[found[0][0]])
@@ -263,48 +282,24 @@ def metrics(
     return {path: Metric(site.dims, totals[path], damping) for path, site in found}
 
 
-def sites(graph: Graph, path: str) -> tuple[Site, ...] | None:
-    """The contractions that read a weight, or None if another expression reads it or their dimensions differ."""
+def sites(graph: Graph, path: str) -> list[Site]:
+    """The contractions that read a weight; none if another expression reads it or their dimensions differ."""
     reads = sum(ref.name == path for line in graph.own for ref in line.references)
-    found = [Site(*each, dims) for each in products_with(graph, path) if (dims := _contracted(*each[1:]))]
-    is_all = reads and len(found) == reads and len({site.dims for site in found}) == 1
-    return tuple(found) if is_all else None
+    found = [site for site in products_with(graph, path) if site.dims]
+    return found if len(found) == reads and len({site.dims for site in found}) == 1 else []
 
 
-def products_with(graph: Graph, name: str) -> Iterator[tuple[Equation, Contraction, Ref]]:
-    """The contractions that have a tensor as one operand: the equation, the contraction and the operand."""
+def products_with(graph: Graph, name: str) -> Iterator[Site]:
+    """The contractions that have a tensor as one operand."""
     for line in graph.own:
         for part in line.parts:
             if isinstance(part, Contraction):
                 operands = [each for each in part.factors if isinstance(each, Ref) and each.name == name]
                 if len(operands) == 1:
-                    yield line, part, operands[0]
-
-
-def others_of(product: Contraction, operand: Ref) -> tuple[Expression, ...]:
-    """The operands of a contraction that have axes, except one."""
-    return tuple(each for each in product.factors if each is not operand and not is_scalar(each))
-
-
-def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
-    """The dimensions of a weight that the other operands have too.
-
-    None if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
-    these dimensions is summed.
-    """
-    if any(not isinstance(entry, str | tuple) for entry in weight.index):
-        return None
-    axes = [{*axes_of_index((entry,))} for entry in weight.index]
-    own = {*axes_of_index(weight.index)}
-    both = own.intersection(free_axes(product_of(others_of(product, weight))))
-    dims = tuple(n for n, each in enumerate(axes) if each and each <= both)
-    summed = own.intersection(product.summed)
-    is_whole = both == {axis for n in dims for axis in axes[n]}
-    return dims if is_whole and summed and summed <= both else None
+                    yield Site(line, part, operands[0])
 
 
 def _operand(graph: Graph, path: str, site: Site) -> Equation:
     """The tensor that multiplies a weight."""
     name = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}.x"
-    product = product_of(others_of(site.product, site.weight))
-    return Equation(fresh(name, {*graph.named}), site.around, product)
+    return Equation(fresh(name, {*graph.named}), site.around, site.rest)

@@ -21,12 +21,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .forms import kept
 from .metrics import Metric, times
+
+Rounded: TypeAlias = tuple[Any, Any]
+"""Scales, and the codes that they belong to."""
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -67,7 +70,7 @@ def codes_of(values: Any, bits: int) -> Any:
     return np.clip(codes, -largest_code(bits), largest_code(bits), out=codes)
 
 
-def nearest(rows: Any, bits: int, weights: Any) -> tuple[Any, Any]:
+def nearest(rows: Any, bits: int, weights: Any) -> Rounded:
     """The scale of each row at which rounding loses least, where columns have weights, and the nearest codes.
 
     Few rows are rounded at a time, so that they stay in the cache, and scales are tried in float32.
@@ -163,9 +166,7 @@ class Half:
         turned = self.times(rows, 2)
         return np.linalg.lstsq(turned @ rows.T, turned @ matrix.T, rcond=1e-10)[0]
 
-    def rounded(
-        self, matrix: Any, bits: int, group: int | None = None, descends: bool = False
-    ) -> tuple[Any, Any]:
+    def rounded(self, matrix: Any, bits: int, group: int | None = None, descends: bool = False) -> Rounded:
         """The scale of each group of each row of a matrix with these columns, and the codes.
 
         Args:
@@ -261,7 +262,7 @@ class Halves:
         return float(np.vdot(self.rows.times(gap.T, 2).T, self.columns.times(gap, 2)))
 
     @kept
-    def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
+    def dense(self, bits: int, group: int | None) -> Rounded:
         """The scales and codes of the weight itself."""
         return self.columns.rounded(self.matrix, bits, group, descends=True)
 
@@ -310,9 +311,8 @@ class Halves:
         again. All scales are then those that lose least together.
         """
         made = [self.of_rank(each) for each in bits]
-        scales, left, others, right = (
-            np.stack([each[part][n] for n, each in enumerate(made)]) for part in range(4)
-        )
+        parts = ([each[part][n] for n, each in enumerate(made)] for part in range(4))
+        scales, left, others, right = map(np.stack, parts)
         best: tuple[float, tuple[Any, Any, Any, Any]] = self._joined(left, others, right)
         for _ in range(SWEEPS):
             for each in dict.fromkeys(bits):
@@ -366,9 +366,8 @@ def pack(codes: Any, bits: Any) -> Any:
     """
     each, wide = np.broadcast_to(bits, codes.shape).reshape(-1, 1), codes.astype("int16").reshape(-1, 1)
     numbers = np.where(each == 8, wide, (wide + largest_code(each)) // 2).astype("uint8")
-    return np.packbits(
-        np.unpackbits(numbers, axis=1, bitorder="little")[np.arange(8) < each], bitorder="little"
-    )
+    unpacked = np.unpackbits(numbers, axis=1, bitorder="little")
+    return np.packbits(unpacked[np.arange(8) < each], bitorder="little")
 
 
 def unpack(packed: Any, bits: Any, shape: Sequence[int]) -> Any:

@@ -96,11 +96,8 @@ def tree_of(form: Form) -> Tree | None:
     readers = Counter(axis for factor in waiting for axis in factor.axes)
     shared = tuple(axis for axis in axes if readers[axis] == len(waiting) > 1)
     inner = readers.keys() - {*axes}
-    if (
-        others
-        or any(readers[axis] != 2 for axis in inner)
-        or any(readers[axis] != 1 for axis in {*axes} - {*shared})
-    ):
+    wanted = dict.fromkeys(inner, 2) | {axis: 1 for axis in axes if axis not in shared}
+    if others or any(readers[axis] != count for axis, count in wanted.items()):
         return None
 
     def bond(one: Factor, other: Factor) -> Axes:
@@ -205,9 +202,8 @@ class Decomposed:
         named = [(self.weight, axes)]
         for bond, rows in enumerate(cuts, len(axes)):
             own = (*shared, *rows)
-            named.append(
-                (self._vectors(shared, rows).reshape(*(sizes[dim] for dim in own), -1), (*own, bond))
-            )
+            vectors = self._vectors(shared, rows).reshape(*(sizes[dim] for dim in own), -1)
+            named.append((vectors, (*own, bond)))
         rest = tuple(axis for axis in axes if not any(axis in rows for rows in cuts))
         core = contract(named, (*range(len(axes), len(axes) + len(cuts)), *rest))
         return (core**2).sum(tuple(range(len(cuts), core.ndim)), dtype=np.float64)

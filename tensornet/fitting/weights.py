@@ -11,13 +11,13 @@ from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph, of_graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
-from ..language.expression import axes_of_index, contraction, free_axes, product_of, references
+from ..language.expression import axes_of_index, contraction, factors_in, references
 from ..runtime.arguments import wrong_names
 from ..sizes import evaluate
 from ..weights.substitution import Replacement, computing, replaced
 from .approximating import WEIGHT, Misfit, Target, approximate, numbers, solved
 from .least_squares import Progress, Settings
-from .metrics import DAMPING, metrics, others_of, products_with
+from .metrics import DAMPING, metrics, products_with
 
 
 @of_graph
@@ -223,11 +223,11 @@ def _multiplying(flat: Graph) -> Graph:
     if len(flat.own) != 1 or len(flat.inputs) != 1 or len(found) != 1:
         fix = 'name the weights, as {"W": array}, of a graph that has or computes them'
         raise EquationError("the graph is no layer that multiplies one input by its parameters", fix=fix)
-    ((line, part, ref),) = found
-    factors = others_of(part, ref)
-    own = free_axes(product_of(factors))
-    ins = [axis for axis in axes_of_index(ref.index) if axis in own and axis in part.summed]
-    outs = [axis for axis in axes_of_index(line.left) if axis in own]
-    right = contraction(factors, tuple(axis for axis in part.summed if axis not in ins), part.place)
+    (site,) = found
+    summed, own = site.product.summed, site.around
+    ins = [axis for axis in axes_of_index(site.weight.index) if axis in own and axis in summed]
+    outs = [axis for axis in axes_of_index(site.line.left) if axis in own]
+    factors, inner = factors_in(site.rest), tuple(axis for axis in summed if axis not in ins)
+    right = contraction(factors, inner, site.product.place)
     leaves = tuple(leaf for leaf in flat.leaves if leaf.name in {each.name for each in references(right)})
     return Graph(leaves, (Equation(WEIGHT, (*outs, *ins), right),), (WEIGHT,), flat.sizes)

@@ -286,10 +286,8 @@ class Sweep:
         """The rows as mappings, with their settings and their costs. A setting has another name than a cost."""
         costs = {each.name for each in fields(Row)}
         names = {f"setting {each}" if each in costs else each: each for each in self.settings}
-        return [
-            {"name": row.name, **{name: row.settings.get(each) for name, each in names.items()}, **row.costs}
-            for row in self.rows
-        ]
+        chosen = ({name: row.settings.get(each) for name, each in names.items()} for row in self.rows)
+        return [{"name": row.name} | own | row.costs for row, own in zip(self.rows, chosen, strict=True)]
 
     # ---- as a picture
 
