@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError, checked_signature, path_of
+from ..errors import DtypeError, EquationError, checked_signature, optional, path_of
 from ..files import whole
 from ..fitting.approximating import Misfit
 from ..fitting.rounding import pack, unpack
@@ -303,14 +303,10 @@ def read_folder(path: Path) -> Any:
     Nothing is downloaded.
 
     Raises:
-        EquationError: the folder holds no model or lacks values, or `transformers` is missing or too old.
+        EquationError: the folder holds no model or lacks values, or `transformers` is too old.
+        BackendError: `transformers` is not installed.
     """
-    try:
-        import transformers
-    except ImportError:
-        raise EquationError(
-            f"{path} is a folder, and transformers is not installed", fix="pip install transformers"
-        ) from None
+    transformers = optional("transformers")
     if not (path / "config.json").is_file():
         raise EquationError(f"{path} is no folder of a Hugging Face model", fix="one has a config.json")
     try:

@@ -36,15 +36,6 @@ T = TypeVar("T")
 Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The factors of each weight, by the names of both."""
 
-Making: TypeAlias = Callable[[Allocation, Factors], Compressed]
-"""Makes the network with factors, from the allocation and the factors of each weight."""
-
-Losing: TypeAlias = Callable[[Compressed], float | None]
-"""What the output of a compressed network loses on held batches; None if there are none, or these tell nothing."""
-
-Measuring: TypeAlias = Callable[[Sequence[Candidate], Compressed], Sequence[Candidate]]
-"""The weights at the losses that were measured for what was made of them."""
-
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
 
@@ -197,36 +188,43 @@ def compress(
     if calibrate is not None and budget.kind != "error":
         ways.append([replace(each, metric=None) for each in ways[0]])
     loss = functools.partial(own.loss, held if ways[0] else ())
-    return best(ways, options, own.whole(load_backend(backend), device), own.made, loss)
+    return best(ways, options, own.whole(load_backend(backend), device), Trial(own.made, loss))
 
 
-def best(
-    ways: Iterable[Sequence[Candidate]],
-    options: Options,
-    whole: Whole,
-    made: Making,
-    loss: Losing,
-    measured: Measuring | None = None,
-) -> Compressed:
+@dataclass(frozen=True)
+class Trial:
+    """How a compressed network is made and measured.
+
+    Attributes:
+        made: makes the network with factors, from the allocation and the factors of each weight.
+        loss: what its output loses on held batches; None if there are none, or these tell nothing.
+        measured: the weights at the losses that were measured for what was first made of them.
+    """
+
+    made: Callable[[Allocation, Factors], Compressed]
+    loss: Callable[[Compressed], float | None]
+    measured: Callable[[Sequence[Candidate], Compressed], Sequence[Candidate]] | None = None
+
+
+def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, trial: Trial) -> Compressed:
     """The compressed network of the way to weigh weights that loses least, or of the first if none tells a loss.
 
     Args:
         ways: the weights, weighed in each way.
         options: the budget, and how it is spread.
         whole: the whole network.
-        made, loss: the functions of this network.
-        measured: how the first way is corrected, by what was made of it.
+        trial: how the network is made and measured.
     """
     ways, found = [*ways], list[Compressed]()
     for candidates in ways:
         allocation = allotted(candidates, options, whole)
         chosen = [each for each in candidates if each.path in allocation.weights]
         fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
-        small = made(allocation, {path: each.factors for path, each in fits.items()})
+        small = trial.made(allocation, {path: each.factors for path, each in fits.items()})
         misfits = {path: each.misfit for path, each in fits.items()}
-        found.append(replace(small, misfits=misfits, loss=loss(small)))
-        if measured is not None and len(found) == 1:
-            ways.append(measured(candidates, small))
+        found.append(replace(small, misfits=misfits, loss=trial.loss(small)))
+        if trial.measured is not None and len(found) == 1:
+            ways.append(trial.measured(candidates, small))
     return min(found, key=lambda each: math.inf if each.loss is None else each.loss)
 
 

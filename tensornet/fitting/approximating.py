@@ -179,7 +179,9 @@ def solved(
     counts = Counter(factor.name for product in form.products for factor in product.factors) if form else {}
     if form is None or any(counts.get(name) != 1 for name in shapes):
         arrays = given | {name: np.empty(shape, kind) for name, shape in shapes.items()}
-        found, made = _by_graph(program, targets, arrays, tuple(shapes), settings)
+        weight = np.concatenate([each.weight for each in targets], axis=None)
+        problem = OfGraph(weight, arrays, tuple(shapes), settings, targets[0].path, program, targets)
+        found, made = problem.fitted()
     else:
         found, made = _by_form(form, targets[0], given, tuple(shapes), settings)
     backend, like = backend_of(targets[0].array), targets[0].array
@@ -276,6 +278,18 @@ class OfGraph(Problem):
     graph: Graph
     targets: Sequence[Target]
 
+    def fitted(self) -> tuple[dict[str, Any], Sequence[Any]]:
+        """The factors, and each Ŵ."""
+        self.best()
+        if any(each.metric is not None for each in self.targets):
+            self.refine(self.weighed)
+        return self.arrays, self.parts(self.whole())
+
+    def weighed(self, gap: Any) -> Any:
+        """The elements of all G·gap·C."""
+        pairs = zip(self.targets, self.parts(gap), strict=True)
+        return np.concatenate([target.turned(part) for target, part in pairs], axis=None)
+
     def parts(self, whole: Any) -> list[Any]:
         """What belongs to each weight."""
         return split(whole, [each.weight.shape for each in self.targets])
@@ -316,24 +330,3 @@ class OfGraph(Problem):
             self.arrays[last] = np.zeros_like(self.arrays[last])
         if (self.whole() != self.weight).any():
             self.arrays.update(before)
-
-
-def _by_graph(
-    program: Graph,
-    targets: Sequence[Target],
-    arrays: dict[str, Any],
-    wanted: tuple[str, ...],
-    settings: Settings,
-) -> tuple[dict[str, Any], Sequence[Any]]:
-    """The factors of a program that is no sum of products, or of weights that share factors, and each Ŵ."""
-
-    def turned(gap: Any) -> Any:
-        parts = zip(targets, problem.parts(gap), strict=True)
-        return np.concatenate([target.turned(part) for target, part in parts], axis=None)
-
-    weight = np.concatenate([each.weight for each in targets], axis=None)
-    problem = OfGraph(weight, arrays, wanted, settings, targets[0].path, program, targets)
-    problem.best()
-    if any(each.metric is not None for each in targets):
-        problem.refine(turned)
-    return problem.arrays, problem.parts(problem.whole())

@@ -34,10 +34,7 @@ Rounded: TypeAlias = tuple[Any, Any]
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
 
-PARTS = {
-    8: [np.linspace(-0.15, 0.0, 4)],
-    4: [np.linspace(-0.6, 0.0, 7), np.linspace(-0.05, 0.05, 3)],
-}
+PARTS = {8: [np.linspace(-0.15, 0.0, 4)], 4: [np.linspace(-0.6, 0.0, 7), np.linspace(-0.05, 0.05, 3)]}
 """The steps from 1 in which a scale is looked for, in units of the one that holds the largest element of a row.
 
 They are for codes of up to so many bits, from wide steps to narrow ones.

@@ -14,7 +14,7 @@ import torch
 
 from tensornet.compression.allocating import Allocation, Options, Whole
 from tensornet.compression.compressed import Compressed
-from tensornet.compression.compressing import Factors, best, held_out, lost_by
+from tensornet.compression.compressing import Factors, Trial, best, held_out, lost_by
 from tensornet.compression.levels import Candidate, cost_of
 from tensornet.errors import EquationError, ShapeError
 from tensornet.protocol import load_backend
@@ -135,7 +135,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     made, loss = functools.partial(_made, network, options), functools.partial(_lost, network, held)
     has_moments = kind == "bytes" and any(each.metric for each in ways[0])
     measured = functools.partial(_measured, copied(network), held) if has_moments else None
-    return best(ways, options, Whole(cost, whole, count), made, loss, measured)
+    return best(ways, options, Whole(cost, whole, count), Trial(made, loss, measured))
 
 
 def _check_values(network: Module) -> None:
