@@ -553,6 +553,16 @@ def test_graphs_without_weights_have_nothing_to_weigh() -> None:
     assert tn.compress(graph, {}, error=0.5, calibrate=np.ones(3)).loss is None
 
 
+@pytest.mark.parametrize("method", ["int6", "low_rank:int6"])
+def test_moments_along_dimensions_that_are_apart_do_not_count_for_codes(method: str) -> None:
+    draw = np.random.default_rng(0)
+    graph = tn.layer("y[b,o,m] = x[b,i,k] * W[o,i,m,k]", inputs="x", o=12, i=6, m=5, k=7)
+    weight, x = draw.standard_normal((12, 6, 5, 7)), draw.standard_normal((200, 6, 7))
+    found = tn.compress(graph, {"W": weight}, bytes=0.2, method=method, calibrate=[x])
+    assert found.loss is not None
+    assert found.loss < 0.01
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_one_image_weighs_a_kernel_as_a_batch_of_it(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if wide:

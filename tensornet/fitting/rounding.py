@@ -112,8 +112,9 @@ class Half:
 
     @staticmethod
     def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
-        """The half with these dimensions of a weight."""
-        sides = (side for side in (metric.sides if metric else ()) if {*side.dims} <= {*dims})
+        """The half with these dimensions of a weight. Moments along dimensions that are apart do not count."""
+        sides = [side for side in (metric.sides if metric else ()) if {*side.dims} <= {*dims}]
+        sides = [side for side in sides if side.dims[-1] - side.dims[0] < len(side.dims)]
         parts = itertools.groupby(dims, {dim: side for side in sides for dim in side.dims}.get)
         return Half(tuple((math.prod(shape[dim] for dim in part), side) for side, part in parts))
 
