@@ -7,6 +7,7 @@ import html
 import math
 import operator
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,6 +104,44 @@ def printable(text: str) -> str:
         runs\\x1b[2J/\\u202e.json
     """
     return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
+# ---------------------------------------------------------------------------- plain text
+
+WIDTH = 80
+"""The characters of a line of plain text."""
+
+
+INDENT = "    "
+
+
+def wrapped(text: str, first: str = INDENT) -> list[str]:
+    """Text in lines of at most `WIDTH` characters, broken at spaces. The first line begins with `first`."""
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def columns(rows: Sequence[Sequence[str]], sides: str, formula: int) -> str:
+    """Rows of text in columns. Where a row is too wide, each formula stands below its row.
+
+    Args:
+        rows: the cells, row by row.
+        sides: for each column "<" or ">", to which its text is aligned.
+        formula: the number of the column with formulas.
+
+    Example:
+        >>> print(columns([("W", "i*o", "8"), ("u", "o", "12")], "<<>", 1))
+        W  i*o   8
+        u  o    12
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_wide = sum(widths) + 2 * len(widths) - 2 > WIDTH
+    lines = list[str]()
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
+        if is_wide:
+            del cells[formula]
+        lines += ["  ".join(cells).rstrip(), *(wrapped(row[formula]) if is_wide else ())]
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------- amounts

@@ -37,8 +37,10 @@ def whole(path: Path, over: bool = True) -> Iterator[Path]:
     """
     try:
         half = _begun(path, over)
+        mode = half.stat().st_mode
         try:
             yield half
+            half.chmod(mode)  # that of the user's umask, which some libraries do not follow
             half.replace(path)
         finally:
             half.unlink(missing_ok=True)

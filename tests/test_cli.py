@@ -233,6 +233,9 @@ def test_count_prints_formula_number_and_parts() -> None:
     document = json.loads(run("count", "trl", *settings, "--json").stdout)
     assert document["parameters"] == 68 == sum(part["parameters"] for part in document["parts"])
     assert "tucker_to_tensor" in run("count").stdout
+    wide = run("count", "tensor_swin_t").stdout.splitlines()
+    assert max(map(len, wide)) <= 80
+    assert "    2*A3*B3*C3" in wide
     assert set(json.loads(run("count", "--json").stdout)["tcl"]) == {"sizes", "ranks", "bias"}
 
 

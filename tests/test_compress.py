@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -202,7 +203,9 @@ def command(*given: Any) -> Any:
 
 
 def test_the_command_writes_another_file(tmp_path: Path) -> None:
+    os.umask(umask := os.umask(0))
     first = tn.compress(PAIR, VALUES, error=1e-9).save(tmp_path / "net.safetensors")
+    assert first.stat().st_mode & 0o777 == 0o666 & ~umask
     content = first.read_bytes()
     document = json.loads(command(first, "--parameters", 0.5, "--method", "low_rank", "--json").stdout)
     assert Path(document["file"]).name == "net.small.safetensors"

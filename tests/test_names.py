@@ -54,6 +54,25 @@ def test_a_number_whose_name_is_a_slip_of_another_is_told(text: str, meant: str)
         tn.layer(text, inputs="x")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y[i,w] = B[index(i) - w + 3]", r"'w' in the brackets of 'B' is a position, the same as index\(w\)"),
+        (
+            "at[i,w] = index(i) + index(w)\ny[i,w] = B[at[i,w] - index(i) - w]",
+            r"'w' in the brackets of 'B' is a pos",
+        ),
+        ("y[b,i] = x[b,i] * W[i,i]\nz[b,i] = y * W[i,i]", r"fix: write W\[i\] for a vector; or declare 'W'"),
+    ],
+)
+def test_a_reading_that_is_likely_not_meant_is_told_once(text: str, message: str) -> None:
+    sizes = {"w": 3} if "w" in text else {}
+    with pytest.warns(tn.TensornetWarning, match=message) as told:
+        graph = tn.layer(text, inputs="B[n]" if "B" in text else "x", i=4, **sizes)
+    assert len(told) == 1
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
+
+
 # ---------------------------------------------------------------------------- sums that a slip makes
 
 

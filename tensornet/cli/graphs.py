@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from typer import Option
 
+from ..display import wrapped
 from ..errors import ShapeError
 from . import options
 
@@ -123,11 +124,13 @@ def _tell_counts(name: str, graph: Graph, depth: int, as_json: bool) -> None:
             for each in flops.parts
         ],
     }
-    told = [f"{table}\nparameters: {formula} = {_grouped(count)}\n"]
     several = len(flops.parts) > 1
-    told.append(f"FLOPs by block:\n{flops}" if several else f"FLOPs: {expanded} = {_grouped(flops.flops)}")
-    told += [f"at {_listed(sizes)}"] * bool(sizes)
-    told += [f"the FLOPs are those of the order planned assuming {_listed(assumed)}"] * bool(assumed)
+    notes = [] if several else [f"FLOPs: {expanded} = {_grouped(flops.flops)}"]
+    notes += [f"at {_listed(sizes)}"] * bool(sizes)
+    notes += [f"the FLOPs are those of the order planned assuming {_listed(assumed)}"] * bool(assumed)
+    told = [str(table), *wrapped(f"parameters: {formula} = {_grouped(count)}", ""), ""]
+    told += [f"FLOPs by block:\n{flops}"] * several
+    told += [line for note in notes for line in wrapped(note, "")]
     options.answer(as_json, document, *told)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
-from ..display import Filled, printable, rounded, table
+from ..display import WIDTH, Filled, printable, rounded, table, wrapped
 from ..errors import ShapeError, checked_call
 from ..weights.equations import rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
@@ -122,10 +121,6 @@ class Allotted:
     reason: Text
 
 
-WIDTH = 80
-"""The width of the text of an allocation, in characters."""
-
-
 @document(error=lambda self: self.error)
 @dataclass(frozen=True)
 class Allocation:
@@ -161,14 +156,14 @@ class Allocation:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
         widths = [max(map(len, column)) for column in zip(*self._table, strict=True)]
         first = min(widths[0], max(len("weight"), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines = [*textwrap.wrap(self._title, WIDTH), ""]
+        lines = [*wrapped(self._title, ""), ""]
         for (name, *cells), reason in zip(self._table, ["", *(row.reason for row in self.rows)], strict=True):
             # a name that is too wide gets its own line before the rest
             lead = f"{name}\n{'':{first}}" if len(name) > first else f"{name:<{first}}"
             sides = zip(cells, "<<<>>>", widths[1:], strict=True)
             shown = (f"{cell:{side}{width}}" for cell, side, width in sides)
             lines.append("  ".join([lead, *shown]).rstrip())
-            lines += textwrap.wrap(reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
+            lines += wrapped(reason)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -200,7 +195,7 @@ class Allocation:
             digits = ",.0f" if kind == BYTES else ",.4g"
             spent = f"{self.before:{digits}} → {self.after:{digits}} {UNITS[kind]}"
             parts.insert(0, f"{spent} ({self.after / self.before:.1%})")
-        return ", ".join([*parts, f"mean error {self.error:.3f}"])
+        return ", ".join([*parts, f"root mean square error {self.error:.3f}"])
 
     def to_json(self) -> str:
         """The budget and the level of each weight, as JSON."""
@@ -352,15 +347,15 @@ def _reason(stays: str, hull: Sequence[Level], level: Level, uniform: bool) -> s
     """Why a level was chosen: what the next ones on the hull would lose."""
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
     if len(hull) == 1:
-        return stays or "no form of it costs less"
+        return stays or "no form of this weight costs less"
     if uniform:
-        return "the part of its cost that each weight is left"
+        return "each weight keeps the same part of its cost"
     if level.method is None:
-        return f"the next form down would lose {hull[1].error:.1%} of it"
+        return f"dense: the next cheaper form has an error of {hull[1].error:.3f}"
     if not above:
-        return "the highest level that is worth its cost"
+        return "no dearer form of this weight has less error"
     times, form = rounded(above[-1].cost / level.cost, 2), above[-1].method or "dense"
-    return f"{form} at {times}× the cost would leave {above[-1].error:.1%}"
+    return f"the next dearer form, {form} at {times}× the cost, has an error of {above[-1].error:.3f}"
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:

@@ -532,6 +532,20 @@ def _declare_leaves(text: Text, line: Equation) -> None:
         for ref, scope in _unknown(text, line.right):
             if ref.name in names and text.known[ref.name].dims is None:
                 _declare(text, ref, scope)
+                if len({*ref.index}) < len(ref.index) and not text.printed:
+                    _doubt_diagonal(text, line, ref)
+
+
+def _doubt_diagonal(text: Text, line: Equation, ref: Ref) -> None:
+    """Warns of `x[b,i] * W[i,i]` with a new parameter `W`: all but its diagonal would never be read."""
+    others = {axis for each in line.references if each.name != ref.name for axis in axes_of_index(each.index)}
+    others.update(axes_of_index(line.left))
+    twice = (axis for axis in plain_axes(ref) if ref.index.count(axis) > 1 and axis in others)
+    axis = next(twice, None)
+    if axis is not None and text.known[ref.name].kind == "parameter":
+        message = f"{show(ref)} is the diagonal of '{ref.name}', whose other elements nothing reads"
+        fix = f"write {ref.name}[{axis}] for a vector; or declare '{ref.name}', as {ref.name}[i,j]: parameter"
+        warn(TensornetWarning(message, locate(ref.place, axis), fix))
 
 
 def _declare(text: Text, ref: Ref, scope: Scope) -> None:

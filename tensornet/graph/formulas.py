@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..display import table
+from ..display import columns, table
 from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
 from ..sizes import as_formula, evaluate, product, to_sympy, total
@@ -42,9 +42,7 @@ class ParameterTable(tuple[ParameterPart, ...]):
         return [*rows, ("total", "", _grouped(self.parameters))]
 
     def __str__(self) -> str:
-        rows = self._rows()
-        first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
-        return "\n".join(f"{name:<{first}}  {formula:<{second}}  {n:>{third}}" for name, formula, n in rows)
+        return columns(self._rows(), "<<>", 1)
 
     def _repr_html_(self) -> str:
         return table(("part", "formula", "parameters"), self._rows(), "llr")

@@ -117,18 +117,27 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             for factor in holding:
                 if _sums(factor, axis):
-                    raise EquationError(
-                        f"axis '{axis}' may be summed inside {show(factor)}, or over the whole product",
-                        locate(factor.place, axis),
-                        f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
-                        " or use another letter inside",
-                    )
+                    raise _ambiguous(factor, holding, axis)
             summed.add(axis)
     factors = list[Expression]()
     for factor in product.factors:
         is_sum = isinstance(factor, Call) and factor.function == "add"
         factors += factors_in(sum_out(factor, kept | summed, direct and is_sum))
     return contraction(tuple(factors), tuple(summed), product.place)
+
+
+def _ambiguous(factor: Expression, holding: Iterable[Expression], axis: str) -> EquationError:
+    """The error for an axis that a product may sum, and one of its factors as well."""
+    others = product_of([each for each in holding if each is not factor])
+    is_product = isinstance(others, Contraction) and all(isinstance(each, Ref) for each in others.factors)
+    is_gate = isinstance(factor, Call) and is_product
+    gate = f", as in {show(factor)} * sum[{axis}]({show(others)})" if is_gate else ""
+    return EquationError(
+        f"axis '{axis}' may be summed inside {show(factor)}, or over the whole product",
+        locate(factor.place, axis),
+        f"to sum inside, give each product a line of its own, or write sum[{axis}](…) around it{gate}; to sum over the"
+        f" whole product, write sum[{axis}](…) around all of it; or use another letter inside",
+    )
 
 
 def _sums(expression: Expression, axis: str) -> bool:
@@ -180,13 +189,19 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
     """Raises an error for an operand that has another name for the axis along which it is joined."""
     (joined,) = call.axes
     for argument in call.arguments:
-        others = [axis for axis in free_axes(argument) if axis not in kept]
-        if isinstance(argument, Ref) and others and joined not in free_axes(argument):
-            index = tuple(joined if entry == others[0] else entry for entry in argument.index)
+        held = free_axes(argument)
+        others = [axis for axis in held if axis not in kept and not _sums(argument, axis)]
+        if others and joined not in held:
+            is_ref, written = isinstance(argument, Ref), argument.place.text if argument.place else ""
+            own = tuple(axis for axis in held if axis in kept or axis in others)
+            read = argument if isinstance(argument, Ref) else Ref("z", own)
+            index = tuple(joined if entry == others[0] else entry for entry in read.index)
             raise EquationError(
-                f"{show(argument)} has no axis '{joined}', along which {call.function} joins its operands",
-                locate(argument.place, others[0]),
-                f"write {argument.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
+                f"{show(argument) if is_ref else written} has no axis '{joined}', along which {call.function} joins its"
+                " operands",
+                locate(argument.place, others[0]) if is_ref else argument.place,
+                f"{'' if is_ref else f'make it a line, z[{show_index(own)}] = {written}, and '}"
+                f"write {read.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
                 " size of its own",
                 call.function,
             )

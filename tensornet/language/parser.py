@@ -258,7 +258,9 @@ class _Reader(Terms):
         positions = [*map(_outside, entries)]
         is_start = sum(map(bool, positions)) == 1
         pairs = zip(positions, entries, strict=True)
-        left: tuple[Any, ...] = tuple(at if at and is_start else self.left_entry(each) for at, each in pairs)
+        left: tuple[Any, ...] = tuple(
+            at if at and is_start else self.left_entry(each, target) for at, each in pairs
+        )
         counts = Counter(axis for entry in left for axis in axes_of_index((entry,)))
         for axis, count in counts.items():
             if count > 1:
@@ -276,11 +278,16 @@ class _Reader(Terms):
         raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
 
     @told_in("axes")
-    def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
+    def left_entry(self, node: ast.expr, target: ast.expr | None = None) -> str | tuple[str, ...]:
         entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
         if not isinstance(entry, str | tuple):
             fix = "name the axis, as in `y[b,i]`; at positions values are added, `y[v] = 0` and then `y[k[n]] += …`"
             fix += "; a recurrence starts outside of one axis, `h[b,-1,o] = …`"
+            if target is not None and isinstance(node, ast.Subscript):
+                name, entries = self.target(target)
+                index = ",".join("v" if each is node else self.place(each).text for each in entries)
+                fix = f"at positions values are added: write {self.place(target).text} += …, after a line that names"
+                fix += f" the axes of '{name}', as {name}[{index}] = 0"
             raise self.fail(node, "the left side takes axis names only", fix)
         return entry
 

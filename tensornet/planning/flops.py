@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..display import amount, table
+from ..display import amount, columns, table
 from ..graph.formulas import naive_flops
 from ..graph.graph import Graph, of_graph
 from ..sizes import as_formula, evaluate, to_sympy, total
@@ -111,11 +111,7 @@ class FlopTable:
         return [*rows, ("total", "", "", _shown(self.flops))]
 
     def __str__(self) -> str:
-        rows = self._rows(" ×", str)
-        name, times, formula = (max(len(row[n]) for row in rows) for n in range(3))
-        return "\n".join(
-            f"{row[0]:<{name}}  {row[1]:>{times}}  {row[2]:<{formula}}  {row[3]}".rstrip() for row in rows
-        )
+        return columns(self._rows(" ×", str), "<><<", 2)
 
     def _repr_html_(self) -> str:
         import sympy
