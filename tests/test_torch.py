@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 import tensornet as tn
 from tensornet.backends.torch import call_cache
+from tensornet.backends.torch.attention import scaled_dot_product_attention
 from tensornet.backends.torch.products import with_vjp
 from tensornet.protocol import load_backend
 
@@ -373,3 +374,29 @@ def test_a_slice_longer_than_its_axis_is_refused_where_a_compiler_leaves_sizes_o
     assert torch.equal(exported(x := torch.randn(*shape, 4)), module(x))
     with pytest.raises(Exception, match="3"):
         exported(torch.randn(*shape, 2))
+
+
+@pytest.mark.parametrize(
+    ("channels", "mask"), [(6, (1, 3, 9, 9)), (8, None), (8, (2, 1, 1, 9))], ids=["learned", "long", "both"]
+)
+def test_attention_without_a_kernel_of_torch_has_the_derivatives_of_its_operations(
+    channels: int, mask: tuple[int, ...] | None
+) -> None:
+    shapes = [(2, 3, 9, 6), (2, 3, 9, 6), (2, 3, 9, channels), *([] if mask is None else [mask])]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
+        more = {"attn_mask": mask[0]} if mask else {}
+        return scaled_dot_product_attention(q, k, v, scale=0.3, **more)  # type: ignore[no-any-return]
+
+    y = ours(*tensors)
+    expected = torch.nn.functional.scaled_dot_product_attention(*tensors, scale=0.3)
+    torch.testing.assert_close(y, expected)
+    assert "Product" in type(y.grad_fn).__name__
+    gradient = torch.randn_like(y)
+    whole = torch.autograd.grad(expected, tensors, gradient, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(y, tensors, gradient, retain_graph=True), whole)
+    for each, found in zip(tensors, whole, strict=True):
+        others = [other if other is each else other.detach() for other in tensors]
+        torch.testing.assert_close(torch.autograd.grad(ours(*others), each, gradient)[0], found)
+    assert torch.autograd.gradgradcheck(ours, tensors, fast_mode=True)

@@ -83,7 +83,7 @@ templates: Mapping[str, str] = {
 
 
 _PARTS = (
-    *("checkpoint", "convolution", "matrix_products", "normalize", "products", "rnn"),
+    *("attention", "checkpoint", "convolution", "matrix_products", "normalize", "products", "rnn"),
     "signed_attention",
 )
 """The modules whose functions generated code may use."""

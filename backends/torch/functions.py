@@ -211,17 +211,6 @@ class _LogSumExp(torch.autograd.Function):
         return gradient.reshape(ctx.shape) * torch.exp(x - y.reshape(ctx.shape)), None
 
 
-def scaled_dot_product_attention(q: Any, k: Any, v: Any, **more: Any) -> Any:
-    """Attention. On a CPU torch has no kernel where the mask has a gradient or values are longer than keys, and reads
-    the scores four more times than this does, to find rows without any key: here such a row is NaN."""
-    mask = more.get("attn_mask")
-    plain = q.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad)
-    if plain or not more.keys() <= {"attn_mask", "scale"} or not is_eager(q, k, v) or q.device.type != "cpu":
-        return functional.scaled_dot_product_attention(q, k, v, **more)
-    scores = torch.matmul(q * more["scale"], k.transpose(-2, -1))
-    return torch.matmul(torch.softmax(scores if mask is None else scores.add_(mask), -1), v)
-
-
 def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
     """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view."""
     if not outer * inner:
@@ -302,7 +291,6 @@ _OWN = (
     *(binary, dropout, dropped, floating, floor_divide, gather, logsumexp, number),
     *(
         roll,
-        scaled_dot_product_attention,
         sign,
         silu,
         spaced,
