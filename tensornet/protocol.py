@@ -198,8 +198,9 @@ def load_backend(name: str | Backend) -> Backend:
 
 @functools.lru_cache(maxsize=256)
 def _libraries_of(kind: type) -> frozenset[str]:
-    """The libraries that define a type and its bases."""
-    return frozenset(base.__module__.partition(".")[0] for base in kind.__mro__)
+    """The libraries that define a type of arrays and its bases."""
+    bases = kind.__mro__ if hasattr(kind, "shape") else ()  # a module of torch is no array
+    return frozenset(base.__module__.partition(".")[0] for base in bases)
 
 
 def backend_of(array: Any) -> Backend:

@@ -144,7 +144,7 @@ class TorchBackend:
             return  # plans may be made here and run elsewhere
         try:
             _library().device(device)
-        except (RuntimeError, TypeError):
+        except (RuntimeError, TypeError, ValueError):
             fix = "use device='cpu' or 'cuda:0'"
             raise BackendError(f"PyTorch has no device '{device}'", fix=fix) from None
 

@@ -82,9 +82,9 @@ def adapt(
         if not isinstance(alpha, int | float) or not math.isfinite(alpha):
             raise ShapeError(f"alpha={alpha!r} is no number to scale by", fix="give a finite one, as 16")
         scale = alpha / rank
+    weights = (weights,) if isinstance(weights, str) and weights else names_in(weights, "weights")
     if not weights:
         raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
-    weights = (weights,) if isinstance(weights, str) else names_in(weights, "weights")
     method = f"{method}"
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ShapeError(f"the seed is {seed!r}", fix="give an integer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, TypeAlias
@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 from ..codec import Part, Text, document, read, write
 from ..display import WIDTH, Filled, printable, rounded, table, wrapped
 from ..errors import ShapeError, checked_call
-from ..weights.equations import rounding_of
+from ..weights.equations import checked_modes, rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
 from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
@@ -94,8 +94,7 @@ class Options:
         if max_error is not None and not is_positive(max_error, 1.0):
             told = f"max_error={max_error!r} is no error of a weight"
             raise ShapeError(told, fix="give a number up to 1, as 0.3")
-        if isinstance(modes, Iterable):
-            modes = tuple(tuple(each) if isinstance(each, Iterable) else each for each in modes)
+        modes = None if modes is None else checked_modes(modes)
         methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
         methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
         checked_call(others[-1], "progress", "a name, the number done, and their total")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError, by_name, checked_signature
+from ..errors import EquationError, by_name, checked_signature, names_in
 from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -366,5 +366,5 @@ def included(
         include, exclude: the patterns.
         what, all_of: the singular and the plural noun for what has these names, for errors.
     """
-    out = told_by(exclude, known, what, all_of) if exclude else ()
+    out = told_by(exclude, known, what, all_of) if names_in(exclude, all_of) else ()
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)

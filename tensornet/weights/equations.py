@@ -7,9 +7,10 @@ and its one output is the weight.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -441,6 +442,23 @@ def _divisor(size: int, most: int) -> int:
     return next(each for each in range(min(size, most), 0, -1) if size % each == 0)
 
 
+FOR_EACH = "give one for each dimension, or one number for all"
+
+
+def checked_modes(modes: Any) -> int | tuple[int | tuple[int, ...], ...]:
+    """The numbers or the sizes of parts, as integers and tuples of them. Raises an error for anything else."""
+    try:
+        if hasattr(modes, "__index__") and not getattr(modes, "shape", ()):
+            return operator.index(modes)
+        return tuple([_count(each) for each in modes])
+    except TypeError:
+        raise ShapeError(f"modes={modes!r} are no numbers of parts", fix=FOR_EACH) from None
+
+
+def _count(each: Any) -> int | tuple[int, ...]:
+    return tuple(map(operator.index, each)) if hasattr(each, "__iter__") else operator.index(each)
+
+
 def _parts(
     dims: Sequence[tuple[int, ...]], form: Factorization, modes: Modes | None
 ) -> list[tuple[int, ...]]:
@@ -448,12 +466,10 @@ def _parts(
     shape = [prod(dim) for dim in dims]
     if modes is None:
         return [_usual(dim, size, form, len(shape)) for dim, size in zip(dims, shape, strict=True)]
-    fix = "give one for each dimension, or one number for all"
-    if not isinstance(modes, int | Iterable):
-        raise ShapeError(f"modes={modes!r} are no numbers of parts", fix=fix)
-    given = [modes] * len(shape) if isinstance(modes, int) else list(modes)
+    counts = checked_modes(modes)
+    given = [counts] * len(shape) if isinstance(counts, int) else list(counts)
     if len(given) != len(shape):
-        raise ShapeError(f"modes={modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=fix)
+        raise ShapeError(f"modes={modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=FOR_EACH)
     return [_split(size, each) for size, each in zip(shape, given, strict=True)]
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.errors import ShapeError
+from tensornet.errors import ShapeError, TensornetError
 from tensornet.fitting.metrics import checked_batches
 
 Module: TypeAlias = torch.nn.Module
@@ -123,4 +123,10 @@ def _run(network: Module, batch: Any) -> Any:
             fix="a batch is a tensor, a tuple of the arguments of forward, or a dict of them by name: leave labels out,"
             " as in calibrate=[x for x, _ in loader]",
         ) from None
-    return network(*args, **named)
+    try:
+        return network(*args, **named)
+    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, TensornetError | torch.cuda.OutOfMemoryError):
+            raise
+        what = f"{type(network).__name__} cannot read a batch of calibrate=: {error}"
+        raise ShapeError(what, fix="give batches that the network itself takes") from error
