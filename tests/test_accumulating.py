@@ -63,6 +63,12 @@ def test_large_ones_are_scattered() -> None:
     assert "scatter_add" in tn.plan(graph, backend="torch", b=4, t=512).code
 
 
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_ones_are_counted_by_integers_which_take_any_number_of_them(backend: str) -> None:
+    graph = tn.layer("y[v] = 0\ny[t[n]] += 1", inputs="t", v=2)
+    assert "scatter_count(" in tn.plan(graph, backend=backend, n=100_000).code
+
+
 def test_what_is_added_at_is_taken_for_positions_before_it_is_seen() -> None:
     plan = tn.plan(tn.layer("y[v] = 0\ny[e[t]] += x[t]", inputs="e x", v=10_000), t=100_000)
     assert plan.peak_memory < 1e7  # and no comparison of each with each

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tensornet.errors import BackendError, no_positions
+from tensornet.errors import BackendError, ShapeError, no_positions
 
 from ..array_functions import Functions, namespace_of
 from ..loops import in_pieces
@@ -95,6 +95,8 @@ class _JaxFunctions(Functions):
         if not _is(index, "integer"):
             raise no_positions(name, str(index.dtype))
         if isinstance(index, jax.core.Tracer):
+            if not size and index.size:  # JAX itself refuses to read from there
+                raise ShapeError(f"'{name}' holds positions, where there are 0", fix="there is nothing to choose from")
             looked(index, size, name)
             index = index.astype(int)
             return jnp.where((index >= 0) & (index < size), index, past)

@@ -236,7 +236,8 @@ def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
 
 def checked_batches(given: Any) -> Iterable[Any]:
     """Several batches. Raises an error for what cannot be iterated over, and for text."""
-    if isinstance(given, str) or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
+    is_many = hasattr(given, "__iter__") or hasattr(given, "__getitem__")
+    if isinstance(given, str) or not is_many or getattr(given, "shape", None) == ():
         fix = "give an array, a tuple of several inputs, or a list or a loader of these"
         raise EquationError(f"{given!r} is no batch of inputs", fix=fix)
     return given  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from ..errors import EquationError, told_in
 from ..ops.structure import INDEX
-from .affine import ones_at
+from .affine import ONE, ones_at
 from .equation import Equation, Statement
 from .expression import (
     ELLIPSIS,
@@ -132,7 +132,8 @@ def _part(start: Equation, addition: Addition) -> Equation:
         left.append(named)
     moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
     over = tuple(moving.difference(axes_of_index(tuple(left))))  # over the whole term, not in inner products
-    added = contraction((product_of([*factors, addition.right]),), over, addition.place)
+    right = [] if addition.right == ONE else [addition.right]  # ones are counted
+    added = contraction((product_of([*factors, *right]),), over, addition.place)
     return Equation(start.name, tuple(left), flat(added), addition.place)
 
 
