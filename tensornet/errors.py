@@ -131,7 +131,7 @@ def check_signature(function: Callable[..., Any], error: TypeError, named: Itera
         raise ArgumentError(message, fix=f"{hint}it takes {', '.join(takes)}") from None
 
 
-def checked_signature(function: Callable[P, R]) -> Callable[P, R]:
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """A decorator: a call that does not fit the signature raises an error that says what the function takes."""
 
     @functools.wraps(function)

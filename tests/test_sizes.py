@@ -30,6 +30,11 @@ def test_a_size_may_be_text() -> None:
         tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="2*")
 
 
+def test_the_parts_of_each_tensor_have_sizes_of_their_own() -> None:
+    f = tn.compile(tn.layer("y[t] = x[(1,t)] + z[(t,2)] + x[(0,t)]", inputs="x z"), t=2)
+    assert f({}, np.arange(4.0), np.arange(6.0)).tolist() == [2 + 2 + 0, 3 + 5 + 1]
+
+
 def test_a_model_takes_the_sizes_of_its_layers() -> None:
     layer = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i="D", o="2*D")
     graph = tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", D=8)

@@ -96,7 +96,9 @@ class _JaxFunctions(Functions):
             raise no_positions(name, str(index.dtype))
         if isinstance(index, jax.core.Tracer):
             if not size and index.size:  # JAX itself refuses to read from there
-                raise ShapeError(f"'{name}' holds positions, where there are 0", fix="there is nothing to choose from")
+                raise ShapeError(
+                    f"'{name}' holds positions, where there are 0", fix="there is nothing to choose from"
+                )
             looked(index, size, name)
             index = index.astype(int)
             return jnp.where((index >= 0) & (index < size), index, past)

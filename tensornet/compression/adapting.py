@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EquationError, ShapeError, by_name, checked_signature, names_in, path_of
+from ..errors import EquationError, ShapeError, by_name, check_arguments, names_in, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
@@ -33,7 +33,7 @@ A smaller weight counts as one of `SMALL` parameters.
 """
 
 
-@checked_signature
+@check_arguments
 def adapt(
     network: Any,
     weights: str | Sequence[str],
@@ -115,7 +115,7 @@ def check_rank(path: str, dims: Dims, method: str, rank: Rank, modes: Modes | No
     )
 
 
-@checked_signature
+@check_arguments
 def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /) -> Any:
     """Computes the weights that equations replaced, so that the original network has the new values.
 
@@ -158,7 +158,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     return {leaf.name: made[leaf.name] for leaf in network.parameters}
 
 
-@checked_signature
+@check_arguments
 def save_adapters(
     path: str | Path,
     network: Any,
@@ -204,7 +204,7 @@ def save_adapters(
     return write_arrays(path_of(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
 
 
-@checked_signature
+@check_arguments
 def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | None = None, /) -> Any:
     """Reads adapters that `save_adapters` wrote, for the network that was adapted.
 
@@ -256,7 +256,7 @@ def _kept(graph: Graph, adapted: Graph) -> dict[str, str]:
     return {each.kept: each.path for each in replaced(graph, adapted) if each.kept is not None}
 
 
-@checked_signature
+@check_arguments
 def load_peft(module: Any, folder: str | Path, /) -> Any:
     """A copy of a `torch.nn.Module` with the LoRA adapters that peft wrote to a folder.
 
@@ -281,7 +281,7 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
     return networks(module).load_peft(module, path_of(folder))
 
 
-@checked_signature
+@check_arguments
 def save_peft(module: Any, folder: str | Path, /) -> Path:
     """Writes the adapters of a module in the format of peft.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError, checked_signature, optional, path_of
+from ..errors import DtypeError, EquationError, check_arguments, optional, path_of
 from ..files import whole
 from ..fitting.approximating import Misfit
 from ..fitting.rounding import pack, unpack
@@ -161,7 +161,7 @@ def networks(*modules: Any) -> Any:
     return torch.networks
 
 
-@checked_signature
+@check_arguments
 def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     """Reads a network that `Compressed.save` wrote.
 

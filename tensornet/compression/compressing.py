@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError, by_name, checked_signature, names_in
+from ..errors import EquationError, by_name, check_arguments, names_in
 from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -110,7 +110,7 @@ def allocate(
     return allotted(network.candidates(inputs), options, network.whole(load_backend(backend), device))
 
 
-@checked_signature
+@check_arguments
 def compress(
     network: Any,
     params: Mapping[str, Any] | None = None,

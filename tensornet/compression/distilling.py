@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError, checked_call, checked_signature, names_in, path_of
+from ..errors import ShapeError, check_arguments, checked_call, names_in, path_of
 from .allocating import is_positive
 from .compressed import Compressed, networks
 
 
-@checked_signature
+@check_arguments
 def distill(
     student: Any,
     teacher: Any,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import EquationError, checked_call, checked_signature
+from ..errors import EquationError, check_arguments, checked_call
 from ..graph.graph import Graph
 from ..graph.leaves import called_last, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, size_names_of
@@ -93,7 +93,7 @@ class Tensor:
         return layer(f"y[...] = {form.format('a[...]', shown)}", inputs="a")(self)
 
 
-@checked_signature
+@check_arguments
 def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
     """Runs `function` on symbolic tensors and returns the graph of its calls.
 

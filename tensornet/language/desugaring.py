@@ -174,6 +174,8 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
         names: the names in use; new axes and tensors avoid them.
     """
 
+    made = dict[tuple[str, int], str]()  # each tensor has sizes of its own for its parts
+
     def by_parts(ref: Expression) -> Expression:
         if not isinstance(ref, Ref) or not any(map(_is_fixed, ref.index)):
             return ref
@@ -182,8 +184,11 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
         def named(entry: Any) -> Any:
             if isinstance(entry, tuple):
                 return tuple(map(named, entry))
-            name = entry if isinstance(entry, str) and entry not in own else fresh("i", names | own)
-            own.add(name)
+            if isinstance(entry, str) and entry not in own:
+                own.add(entry)
+                return entry
+            key = ref.name, sum(each in made.values() for each in own)
+            own.add(name := made.get(key) or made.setdefault(key, names.fresh("i")))
             return name
 
         whole = tuple(map(named, ref.index))

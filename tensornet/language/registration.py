@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal
 
-from ..errors import EquationError, checked_signature, told_in
+from ..errors import EquationError, check_arguments, told_in
 from ..ops.record import OPERANDS, Function, KernelEquation
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import is_name
@@ -15,7 +15,7 @@ from .patterns import pattern_of
 
 
 @told_in("functions-of-your-own")
-@checked_signature
+@check_arguments
 def register(
     name: str,
     *,

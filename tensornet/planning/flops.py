@@ -25,7 +25,7 @@ def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
     Each pairwise step of the plan counts 2 × the product of the sizes of all its axes (a multiplication and an
     addition). With `naive=True`, each contraction as written counts 2 × the product of all of its
     sizes at once. Pointwise functions, functions along axes such as softmax, and sums over a single tensor are not
-    counted.
+    counted. Where a window reads a part of a tensor, how much it leaves out is a number in the formula.
 
     Args:
         graph: a layer or a model.

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..display import Memory, in_bytes
 from ..dtypes import element_type, itemsize
-from ..errors import BackendError, DtypeError, TensornetError, checked_signature
+from ..errors import BackendError, DtypeError, TensornetError, check_arguments
 from ..frontend.layers import layer
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
@@ -213,7 +213,7 @@ def module(
     )
 
 
-@checked_signature
+@check_arguments
 def to_backend(
     arrays: Mapping[str, Any], backend: str | Backend, *, dtype: str | None = None, device: str | None = None
 ) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from ..errors import (
     TensornetError,
     TensornetWarning,
     by_name,
+    check_arguments,
     checked_call,
-    checked_signature,
     near,
 )
 from ..fitting.weights import nearest
@@ -46,7 +46,7 @@ BASELINE = "baseline"
 """The name of a baseline that is given as a graph."""
 
 
-@checked_signature
+@check_arguments
 def sweep(
     graphs: Mapping[str, Graph] | Callable[..., Graph],
     /,
