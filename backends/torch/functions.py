@@ -140,18 +140,20 @@ def take(x: Any, index: Any, axis: int) -> Any:
 
 
 class _Take(torch.autograd.Function):
-    """Rows of a large table. Its gradient is written at their positions and nowhere else."""
+    """Rows of a large table, or elements one by one. Only the positions are saved: `torch.gather` saves what it reads,
+    for the sake of its shape. The gradient is written at the positions and nowhere else."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
         ctx.save_for_backward(index)
         ctx.axis, ctx.shape = axis, x.shape
-        return torch.index_select(x, axis, index)
+        return (torch.gather if index.ndim == x.ndim else torch.index_select)(x, axis, index)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return zeros(gradient, ctx.shape).index_add_(ctx.axis, index, gradient), None, None
+        (index,), made = ctx.saved_tensors, zeros(gradient, ctx.shape)
+        add = made.scatter_add_ if index.ndim == made.ndim else made.index_add_
+        return add(ctx.axis, index, gradient), None, None
 
 
 def zeros(like: Any, shape: tuple[int, ...]) -> Any:
@@ -171,22 +173,7 @@ def _is_mapped(like: Any, shape: tuple[int, ...]) -> bool:
 def gather(x: Any, index: Any, axis: int) -> Any:
     """y[…,j,…] = x[…,index[…,j,…],…]. For the backward pass, only the positions are saved."""
     index = index.long()
-    return _Gather.apply(x, index, axis) if changing((x,)) else torch.gather(x, axis, index)  # type: ignore[no-untyped-call]
-
-
-class _Gather(torch.autograd.Function):
-    """A gather that does not save what it reads, as `torch.gather` does for the sake of its shape."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.axis, ctx.shape = axis, x.shape
-        return torch.gather(x, axis, index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.shape).scatter_add_(ctx.axis, index, gradient), None, None
+    return _Take.apply(x, index, axis) if changing((x,)) else torch.gather(x, axis, index)  # type: ignore[no-untyped-call]
 
 
 def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
