@@ -758,6 +758,33 @@ def test_calls_read_what_optimizers_and_data_write(
     check()
 
 
+def replica_of(network: nn.Module) -> Any:
+    """A copy as those of `torch.nn.parallel.replicate`, which needs devices: its parameters are mere attributes."""
+    parts: dict[Any, Any] = {each: each._replicate_for_data_parallel() for each in network.modules()}  # type: ignore[no-untyped-call]
+    for part, replica in parts.items():
+        replica._former_parameters = {
+            name: each * 1 for name, each in part._parameters.items() if each is not None
+        }
+        for name, child in part._modules.items():
+            setattr(replica, name, parts[child])
+        for name, each in replica._former_parameters.items():
+            setattr(replica, name, each)
+    return parts[network]
+
+
+@pytest.mark.parametrize("name", ["Linear", "GRU"])
+@pytest.mark.parametrize("budget", [{"bytes": 0.2}, {"parameters": 0.5}])
+def test_replicas_of_data_parallel_compute_the_same(name: str, budget: dict[str, float]) -> None:
+    network = Recurrent(name) if name != "Linear" else nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 24))
+    model, x = tn.compress(network, **budget).model.eval(), torch.randn(2, 5, 32)
+    found = replica_of(model)(x)
+    assert torch.allclose(found, model(x), atol=1e-6)
+    found.sum().backward()
+    assert all(each.grad is not None for each in model.parameters())
+    with torch.no_grad():
+        assert torch.allclose(replica_of(model)(x), found, atol=1e-6)
+
+
 def test_large_factors_are_compared_in_part() -> None:
     kept, large, calls = Kept[int](), torch.zeros(300, 200, dtype=torch.bfloat16), itertools.count()
     assert [kept.read([large], True, lambda: next(calls)) for _ in range(2)] == [0, 0]

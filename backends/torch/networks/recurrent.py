@@ -307,6 +307,7 @@ def _tensors(module: Module) -> list[torch.Tensor]:
     parts, found = [module], list[torch.Tensor | None]()
     for each in parts:  # grows
         found += each._parameters.values()
+        found += each.__dict__.get("_former_parameters", {}).values()  # those of replicas
         found += each._buffers.values()
         parts += each._modules.values()  # type: ignore[arg-type]
     return [each for each in found if each is not None]

@@ -50,7 +50,11 @@ class Rounded(torch.nn.Module):
     def forward(self) -> torch.Tensor:
         """The factor."""
         # attributes of modules would take much of the time of small calls
-        read: Any = self._buffers["codes"], self._parameters["scale"]
+        scale = self._parameters.get("scale")
+        read: Any = (
+            self._buffers["codes"],
+            self.scale if scale is None else scale,
+        )  # replicas have no parameters
         if is_recorded():
             return self._product()
         if (torch.is_grad_enabled() and read[1].requires_grad) or "free" in self._parameters:
