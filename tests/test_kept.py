@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -413,3 +414,15 @@ def test_segments_drop_the_same() -> None:
         gradients.append(torch.autograd.grad(torch.sin(module(x)).sum(), [x, *module.parameters()]))
     assert "along_recomputed(" in module.plan.code
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+def test_saved_bytes_beyond_the_limit_are_warned_of_where_nothing_is_recomputed() -> None:
+    text = "a[b,o] = tanh(x[b,i] * W[o,i])\nc[b,o] = tanh(a[b,p] * V[o,p])\ny[b,o] = tanh(c[b,p] * U[o,p])"
+    graph = tn.layer(text, inputs="x", i=8, o=8, p=8)
+    make = partial(tn.plan, graph, backend="torch", training=True, compare=False, b=512)
+    kept = sum(size for _, size in make().kept)
+    with pytest.warns(
+        tn.TensornetWarning, match=r"keeps [\d,]+ bytes .* memory_limit is [\d,]+\nfix: call its"
+    ):
+        assert sum(size for _, size in make(memory_limit=kept - 1).kept) == kept
+    assert make(memory_limit=10**9).kept

@@ -13,7 +13,7 @@ from ..device.calibration import profile_of
 from ..device.cost_model import DeviceProfile, default_profile
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
-from ..errors import BackendError
+from ..errors import BackendError, TensornetWarning, warn
 from ..frontend.elaborate_ir import of_tensors
 from ..graph.element_types import holding
 from ..graph.graph import Apply, Graph, inlined, of_graph
@@ -173,7 +173,15 @@ def plan(
         bounded = memory_limit is not None and not can_rematerialize(graph)
         changing = frozenset() if bounded else frozenset(leaves)
         found = make(graph, sizes, memory_limit=memory_limit, compare=compare, changing=changing)
-        return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
+        found = found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
+        kept = sum(size for _, size in found.kept)
+        if memory_limit is not None and kept > memory_limit:
+            message = (
+                f"autograd keeps {kept:,} bytes for the backward pass, and memory_limit is {memory_limit:,}"
+            )
+            fix = "call its parts as blocks, layer(x, scope='a'): only blocks and recurrences are computed again"
+            warn(TensornetWarning(message, fix=fix))
+        return found
 
 
 def _check_on_mesh(**options: Any) -> None:
