@@ -124,11 +124,9 @@ def check_signature(function: Callable[..., Any], error: TypeError, named: Itera
     """
     if error.__traceback__ is not None and error.__traceback__.tb_next is None:
         takes = inspect.signature(function).parameters
-        known = [name for name, each in takes.items() if each.kind > each.POSITIONAL_ONLY]
-        unknown = [name for name in named if name not in known]
-        message = f"{function.__name__} has no argument {unknown[0]}=" if unknown else str(error)
-        hint = near(unknown[0], known) if unknown else ""
-        raise ArgumentError(message, fix=f"{hint}it takes {', '.join(takes)}") from None
+        unknown = next((name for name in named if name not in takes), "")
+        message = f"{function.__name__} has no argument {unknown}=" if unknown else str(error)
+        raise ArgumentError(message, fix=f"{near(unknown, takes)}it takes {', '.join(takes)}") from None
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:

@@ -125,8 +125,8 @@ def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Map
 
 def _place_of(leaf: Leaf, position: int) -> tuple[str, Place]:
     """A dimension of a leaf in words, and its place in the index, where `…` is what no line gives a name."""
-    made = [axis_without_name(leaf.name, n) for n in range(len(leaf.dims))]
-    dims = ["…" if each in made else show_entry(each) for each in index_of(leaf.dims)]
+    index = enumerate(index_of(leaf.dims))
+    dims = ["…" if each == axis_without_name(leaf.name, n) else show_entry(each) for n, each in index]
     column = len(leaf.name) + 1 + sum(len(each) + 2 for each in dims[:position])
     what = f"dimension {position}" if dims[position] == "…" else f"axis '{dims[position]}'"
     place = Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))

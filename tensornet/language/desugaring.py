@@ -13,6 +13,7 @@ twice is added to twice.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
     def by_parts(ref: Expression) -> Expression:
         if not isinstance(ref, Ref) or not any(map(_is_fixed, ref.index)):
             return ref
-        own = set[str]()
+        own, numbers = set[str](), itertools.count()
 
         def named(entry: Any) -> Any:
             if isinstance(entry, tuple):
@@ -187,9 +188,8 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
             if isinstance(entry, str) and entry not in own:
                 own.add(entry)
                 return entry
-            key = ref.name, sum(each in made.values() for each in own)
-            own.add(name := made.get(key) or made.setdefault(key, names.fresh("i")))
-            return name
+            key = ref.name, next(numbers)
+            return made.get(key) or made.setdefault(key, names.fresh("i"))
 
         whole = tuple(map(named, ref.index))
         apart, read = list[Any](), list[Any]()

@@ -42,7 +42,7 @@ _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
-_WORD = re.compile(r"[^\W\d]\w*")
+_WORD, _OURS = re.compile(r"[^\W\d]\w*"), ("def", "if", "else")
 _ESCAPE = re.compile(r"\\(?!\s*$)")
 """`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
 Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
@@ -53,8 +53,8 @@ _SLIPS = (
     (re.compile(r"[\[(](\w+,)*\w+ \w+(?![\w\[(])"), "separate axes by commas, as in x[b,i]"),
     (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),
     (re.compile(r"^\s+[^\w\s]"), "put what goes on in the next line in parentheses"),
+    (re.compile(r"[\])] *\w|\w +\w+[\[(]"), "write a product with *, as in W[o,i] * x[b,i]"),
 )
-_PRODUCT = re.compile(r"[\])] *\w|\w +\w+[\[(]"), "write a product with *, as in W[o,i] * x[b,i]"
 """What to write for text that Python cannot read, by what stands in the line."""
 
 
@@ -85,10 +85,9 @@ class Parsed:
             column = min(max(0, (error.offset or 1) - 1), len(line))
             message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
             fix = "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`"
-            words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word != "def"]
-            hints = [told for pattern, told in _SLIPS if pattern.search(line)]
-            hints += (f"'{word}' is a word of Python: choose another name" for word in words)
-            hints += (told for pattern, told in [_PRODUCT] if pattern.search(line))
+            words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word not in _OURS]
+            hints = [f"'{word}' is a word of Python: choose another name" for word in words]
+            hints += (told for pattern, told in _SLIPS if pattern.search(line))
             fix = "; ".join([*hints[:1], fix])
             raise EquationError(
                 f"syntax error: {message.rstrip('.')}", Place(line, number, column), fix
