@@ -191,7 +191,7 @@ class Site:
     def dims(self) -> tuple[int, ...]:
         """The dimensions of the weight that the other operands have too.
 
-        None if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
+        Empty if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
         these dimensions is summed.
         """
         every = range(len(self.weight.index))
