@@ -160,11 +160,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
 
 @check_arguments
 def save_adapters(
-    path: str | Path,
-    network: Any,
-    adapted: Graph | None = None,
-    params: Mapping[str, Any] | None = None,
-    /,
+    path: str | Path, network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /
 ) -> Path:
     """Writes adapters to a safetensors file, with their description as JSON in its header.
 
