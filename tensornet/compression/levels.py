@@ -46,7 +46,7 @@ WEIGHT = "weight"
 FRACTIONS = (1.0, 0.7, 0.5, 0.36, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, 0.008)
 """The fractions of the dense parameters at which a form is tried."""
 
-RANKS = 48
+RANKS = 56
 """The most ranks at which a matrix is tried. Low ranks are closer together."""
 
 AUTO = "auto"
