@@ -65,7 +65,9 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     body = tuple(
         _call(graph, item, sizes, values)
         if isinstance(item, Apply)
-        else with_sizes(_with_lead(renamed_axes(item, axes | windows.get(item.name, {})), lead), put)
+        else with_sizes(
+            _with_lead(renamed_axes(item, axes | windows.get(item.name, {})), lead), put, known=dict(values)
+        )
         for item in graph.body
     )
     spoken = {name for item in body if isinstance(item, Equation) for name in sizes_in_brackets(item)}

@@ -482,15 +482,16 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     _sizes_in_blocks(text)
     leaves = _leaves(text)
     solved = text.unifier.solved()
+    items = [item.applied() if isinstance(item, Matched) else item for item in text.items]
+    calls = tuple(each for each in items if isinstance(each, Apply))
+    sizes_of_calls = {name for call in calls for name in call.graph.bound}
+    text.axes.update(sizes_of_calls)
     body = tuple(
-        with_sizes(_with_own_windows(text, *item), solved, item[1].sizes)
-        if isinstance(item, tuple)
-        else item.applied()
-        if isinstance(item, Matched)
-        else item
-        for item in text.items
+        item
+        if isinstance(item, Apply)
+        else with_sizes(_with_own_windows(text, *item), solved, item[1].sizes, text.axes)
+        for item in items
     )
-    calls = tuple(each for each in body if isinstance(each, Apply))
     equations = tuple(each for each in body if isinstance(each, Equation))
     _check_unused(text, leaves)
     by_name = {
@@ -500,7 +501,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
         if text.unifier.same(scope[name], symbol(name))
         and (name in text.given or not _is_read(name, equation))
     }
-    names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
+    names = _sizes_in(text, equations, leaves) | sizes_of_calls
     declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
     graph = Graph(declared, body, outputs, text.unifier.sizes(names, by_name))
     return inlined(graph, lambda call: not call.scope)

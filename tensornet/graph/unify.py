@@ -107,7 +107,10 @@ class Unifier:
 
 
 def with_sizes(
-    equation: Equation, values: Mapping[str, Any], sizes: Mapping[str, Any] | None = None
+    equation: Equation,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, Any] | None = None,
+    known: Iterable[str] = (),
 ) -> Equation:
     """An equation with values put in for sizes of the graph; its own axes of the same names are renamed.
 
@@ -116,6 +119,7 @@ def with_sizes(
         values: the values of sizes, which stand for themselves no more.
         sizes: the sizes of its axes, where they are known. An axis keeps its name if its size is the incoming size of
             that name, unless brackets mention that size.
+        known: further names of sizes, which no axis of a window may get.
     """
     put = {name: values[name] for name in spoken_sizes(equation) if name in values}
     if not put:
@@ -123,7 +127,7 @@ def with_sizes(
     arriving = {free for size in put.values() for free in size_names(size)}
     read = {free for name in sizes_in_brackets(equation) for free in size_names(put.get(name, symbol(name)))}
     same = {axis for axis, size in (sizes or {}).items() if put_in(size, values) == symbol(axis)} - read
-    fresh = Taken((*equation.axes, *arriving, *put, *occurring(equation.right))).fresh
+    fresh = Taken((*equation.axes, *arriving, *put, *known, *occurring(equation.right))).fresh
     names = {axis: fresh(axis) for axis in sorted((equation.axes & arriving) - same)}
     moved = renamed_axes(equation, names)
 

@@ -208,13 +208,13 @@ class _Schedule:
         """The peak memory for pieces of a given length, if the steps stay in the same order."""
         return self.live.at({**self.live.values, part.slicing.piece: length}).peak
 
-    def bytes_of(self, names: Iterable[str]) -> int:
-        """The bytes of tensors of the graph. Those computed piece by piece count in full size."""
+    def bytes_of(self, graph: Graph, names: Iterable[str]) -> int:
+        """The bytes of tensors of this graph or of one with cuts. Those computed piece by piece count in full size."""
 
         def size(dim: Dim) -> int:
-            return int(evaluate(evaluate(dim_size(dim), self.graph.bound), self.values))
+            return int(evaluate(evaluate(dim_size(dim), graph.bound), self.values))
 
-        return sum(math.prod(map(size, self.graph.named[name])) for name in names) * self.target.itemsize
+        return sum(math.prod(map(size, graph.named[name])) for name in names) * self.target.itemsize
 
     def cut(self, part: Part, length: int) -> _Schedule:
         """The same graph, scheduled with a part computed in pieces of `length` positions."""
@@ -246,13 +246,15 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     """
     if limit is None or scheduled.peak <= limit:
         return scheduled
-    from .slicing import cuttable
+    from .slicing import cuttable, separated
 
     found = scheduled
     aim = max(limit, scheduled.given)  # the leaves are alive in any case, and the error names the least
     for _ in range(ROUNDS):
         least = found
-        for part in itertools.islice(cuttable(found.graph, found.wanted, found.apart), TRIED):
+        graphs = dict.fromkeys((found.graph, separated(found.graph, found.apart)))
+        parts = (itertools.islice(cuttable(each, found.wanted, found.apart), TRIED) for each in graphs)
+        for part in itertools.chain.from_iterable(parts):
             trial = _in_pieces(found, part, aim)
             if trial.peak <= limit:
                 return trial
@@ -266,7 +268,7 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
 def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
     """The error that the best schedule exceeds a memory limit, with the sizes of its parts."""
     given, known = scheduled.given, {leaf.name for leaf in scheduled.graph.leaves}
-    results = scheduled.bytes_of({*scheduled.graph.outputs} - known)
+    results = scheduled.bytes_of(scheduled.graph, {*scheduled.graph.outputs} - known)
     what: object = "the inputs, which are the results"
     for step in scheduled.parts.steps[scheduled.worst :][:1]:
         what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
@@ -287,11 +289,15 @@ def _in_pieces(scheduled: _Schedule, part: Part, limit: int) -> _Schedule:
         while length < whole:
             length = -(-whole // -(-whole // length))  # the same number of pieces, of equal length
             trial = scheduled.cut(part, length)
+            fits, longest = trial.peak <= limit, length - length // 8
+            if fits and best.peak <= limit:
+                return trial
             best = min(best, trial, key=lambda each: each.peak)
-            if trial.peak <= limit or length == 1:
-                break
-            shorter = range(1, length - length // 8)
-            length = max(1, bisect.bisect(shorter, limit, key=functools.partial(trial.peak_at, part)))
+            lengths = range(1, -(-whole // 2) if fits else longest)
+            other = bisect.bisect(lengths, limit, key=functools.partial(trial.peak_at, part))
+            if other < 2 * length if fits else length == 1:
+                break  # pieces are not much too short, or there are none shorter
+            length = max(1, other)
     except ShapeError:  # the part uses a size that its operands do not determine
         pass
     return best
@@ -301,7 +307,7 @@ def _first_length(scheduled: _Schedule, part: Part, limit: int) -> int:
     """A first guess for the length of pieces: memory beyond the leaves is taken as proportional to the length."""
     whole, call = scheduled.size(part.slicing.size), part.call
     leaves = {leaf.name for leaf in scheduled.graph.leaves}
-    beside = scheduled.bytes_of({*call.operands, *call.results} - leaves)
+    beside = scheduled.bytes_of(part.graph, {*call.operands, *call.results} - leaves)
     room, taken = limit - scheduled.given - beside, scheduled.peak - scheduled.given
     return max(1, min(-(-whole // 2), whole * room // taken))
 

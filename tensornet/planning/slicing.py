@@ -1,24 +1,41 @@
 """Slicing: a part of a graph computed in pieces along an axis, to fit a memory limit.
 
 A part can be cut along an axis if each position is computed independently. Nothing in the part may sum over the
-axis, run a function along it, look it up, or use its positions or its size.
+axis, run a function along it, look it up, or use its positions or its size. Where no cut suffices, positions and second
+reads of a tensor become tensors of their own:
+
+    a[i,j] = softmax[j](where(index(i) >= index(j), x[i,c] * x[j,c], -inf))      no cut along i
+    a[i,j] = softmax[j](where(at[i] >= at[j], x_1[i,c] * x_2[j,c], -inf))        cuts at[i] and x_1
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Dim
+from ..graph.shape_inference import Dim, index_of
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Ref, Size, axes_of_index, axes_through, fresh
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    Size,
+    Taken,
+    axes_of_index,
+    axes_through,
+    fresh,
+    rewrite,
+)
+from ..ops.structure import INDEX
 from ..sizes import name_of, symbol
 from .steps import Slicing
 
-__all__ = ["Part", "cuttable"]
+__all__ = ["Part", "cuttable", "separated"]
 
 Place = tuple[int, int]
 """A dimension of a tensor, and an axis among those that the dimension is composed of."""
@@ -56,6 +73,58 @@ def cuttable(graph: Graph, wanted: frozenset[str], apart: frozenset[Apply]) -> I
         if part is not None:
             taken.append((cut.size, cut.made))
             yield part
+
+
+def separated(graph: Graph, apart: frozenset[Apply] = frozenset()) -> Graph:
+    """The graph with a tensor for the positions along an axis, and for each way in which an equation reads a tensor.
+
+    Args:
+        graph: the graph.
+        apart: calls that stay as they are.
+    """
+    body, taken = list[Equation | Apply](), Taken({*graph.named, *graph.bound, *graph.open_sizes})
+    for item in graph.body:
+        if isinstance(item, Apply):
+            stays = item in apart or item.along is not None
+            body.append(item if stays else replace(item, graph=separated(item.graph)))
+        else:
+            body += _separated(graph, item, taken)
+    return graph if tuple(body) == graph.body or graph.reads_below else replace(graph, body=tuple(body))
+
+
+def _separated(graph: Graph, equation: Equation, taken: Taken) -> Iterator[Equation]:
+    """The equations of the new tensors that an equation reads, and the equation itself."""
+    scope, parts = graph.scope(equation), [part for part in equation.parts if not _is_index(part)]
+    plain = {axis for axis in axes_of_index(equation.left) if not any(_binds(part, axis) for part in parts)}
+    ways = Counter(name for name, _ in {(ref.name, ref.index) for ref in equation.references})
+    made = list[Equation]()
+
+    def visit(part: Expression) -> Expression:
+        match part:
+            case Call(INDEX.name, (), (axis,)) if (
+                axis in plain and (size := name_of(scope[axis])) is not None
+            ):
+                made.append(Equation(taken.fresh("at"), (size,), Call(INDEX.name, (), (size,))))
+                return Ref(made[-1].name, (axis,))
+            case Ref(name) if ways[name] > 1:
+                own = Taken()
+                dims = (
+                    tuple(replace(axis, name=own.fresh(axis.name)) for axis in dim)
+                    for dim in graph.named[name]
+                )
+                left = index_of(tuple(dims))
+                made.append(Equation(taken.numbered(name), left, Ref(name, left)))
+                return replace(part, name=made[-1].name)
+        return part
+
+    right = rewrite(equation.right, visit)
+    yield from made
+    yield replace(equation, right=right)
+
+
+def _is_index(part: Expression) -> bool:
+    """Whether a part of an expression is the positions along an axis."""
+    return isinstance(part, Call) and part.function == INDEX.name
 
 
 def _starts(graph: Graph) -> Iterator[tuple[str, int, str]]:
