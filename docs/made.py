@@ -95,7 +95,8 @@ def _place(document: dict[str, Any]) -> str:
 def _command(document: dict[str, Any]) -> str:
     module = MODULES.get(document["suite"], document["suite"])
     if document["size"] == "usual":
-        return f"python -m benchmarks.{module} --threads {document['threads']}"
+        clock = " --clock process" if document["clock"] == "process" else ""
+        return f"python -m benchmarks.{module} --threads {document['threads']}{clock}"
     return f"python -m benchmarks.{module} --device cuda:0 --size large --dtype {document['dtype']}"
 
 
