@@ -30,9 +30,10 @@ from tensornet.backends.torch.networks.factorized import LINEAR
 from tensornet.backends.torch.networks.kept import Kept
 from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.cli import app
-from tensornet.compression.allocating import Allocation
+from tensornet.compression.allocating import Allocation, Budget, Options, Whole
 from tensornet.compression.comparing import relative_time
-from tensornet.compression.compressed import read_arrays, write_arrays
+from tensornet.compression.compressed import Compressed, read_arrays, write_arrays
+from tensornet.compression.compressing import Trial, best
 from tensornet.compression.levels import Candidate, alone, bytes_of, levels, parameters_of
 from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import approximate
@@ -1359,6 +1360,28 @@ def test_factors_that_cannot_be_rounded_are_refused() -> None:
     assert grouped.after == 64 * 32 // 2 + 4 * (64 + 64)
     with pytest.raises(ShapeError, match="factors of 'tt' are not rounded"):
         tn.compress(network, bytes=0.3, method="tt:int4")
+
+
+def test_a_form_alone_is_taken_where_the_output_loses_less_than_with_a_mixture() -> None:
+    rows = DRAW.standard_normal((16, 2)) @ DRAW.standard_normal((2, 16 * 9))
+    modes = [DRAW.standard_normal((size, 3)) for size in (16, 16, 3, 3)]
+    core = np.einsum("abcd,ia,jb,uc,vd", DRAW.standard_normal((3, 3, 3, 3)), *modes)
+    dims = ((16,), (16,), (3,), (3,))
+    kernels = {"a": rows.reshape(16, 16, 3, 3), "b": core}
+    candidates = [Candidate(name, dims, alone(dims, (1, 2, 3)), array) for name, array in kernels.items()]
+    options = Options.of(Budget.of(parameters=0.15), "auto", None, None, False, "*", (), None)
+
+    def forms(found: Compressed) -> set[str | None]:
+        return {row.level.method for row in found.allocation.rows}
+
+    def chosen(loss: Callable[[Compressed], float | None]) -> set[str | None]:
+        trial = Trial(lambda allocation, _: Compressed(None, None, allocation), loss)
+        whole = Whole(parameters_of, 2 * core.size, 2 * core.size)
+        return forms(best([candidates], options, whole, trial))
+
+    assert len(chosen(lambda _: None)) == 2
+    assert chosen(lambda found: float(len(forms(found)))) < {"low_rank", "tucker", "tt"}
+    assert len(chosen(lambda found: float(len(forms(found))))) == 1
 
 
 def test_forms_are_found_for_each_weight() -> None:

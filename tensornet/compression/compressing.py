@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError, by_name, check_arguments, names_in
+from ..errors import EquationError, ShapeError, by_name, check_arguments, names_in
 from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -29,7 +30,7 @@ from ..weights.freezing import freeze
 from ..weights.substitution import substitute
 from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import Compressed, networks
-from .levels import BYTES, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
+from .levels import AUTO, BYTES, KERNELS, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
 
 T = TypeVar("T")
 
@@ -217,15 +218,37 @@ def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, tr
     """
     ways, found = [*ways], list[Compressed]()
     for candidates in ways:
-        allocation = allotted(candidates, options, whole)
-        chosen = [each for each in candidates if each.path in allocation.weights]
-        fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
-        small = trial.made(allocation, {path: each.factors for path, each in fits.items()})
-        misfits = {path: each.misfit for path, each in fits.items()}
-        found.append(replace(small, misfits=misfits, loss=trial.loss(small)))
+        found.append(_tried(candidates, options, whole, trial))
         if trial.measured is not None and len(found) == 1:
-            ways.append(trial.measured(candidates, small))
-    return min(found, key=lambda each: math.inf if each.loss is None else each.loss)
+            ways.append(trial.measured(candidates, found[0]))
+    least = min(range(len(found)), key=lambda n: _lost(found[n]))
+    for name in _alone(found[least], options):
+        with contextlib.suppress(ShapeError):  # this form alone is too large
+            found.append(_tried(ways[least], replace(options, methods=(name,)), whole, trial))
+    return min(found, key=_lost)
+
+
+def _lost(found: Compressed) -> float:
+    return math.inf if found.loss is None else found.loss
+
+
+def _tried(candidates: Sequence[Candidate], options: Options, whole: Whole, trial: Trial) -> Compressed:
+    """The compressed network of one way to weigh weights."""
+    allocation = allotted(candidates, options, whole)
+    chosen = [each for each in candidates if each.path in allocation.weights]
+    fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
+    small = trial.made(allocation, {path: each.factors for path, each in fits.items()})
+    misfits = {path: each.misfit for path, each in fits.items()}
+    return replace(small, misfits=misfits, loss=trial.loss(small))
+
+
+def _alone(found: Compressed, options: Options) -> list[str]:
+    """The forms of kernels that were mixed, where a loss tells whether one alone is better: errors of forms differ in
+    how the rest of the network passes them on."""
+    rows = found.allocation.rows
+    forms = {row.level.method for row in rows if row.level.method in KERNELS}
+    is_told = options.methods == (AUTO,) and found.loss is not None
+    return sorted(forms) if is_told and len(forms) > 1 and any(len(row.shape) > 2 for row in rows) else []
 
 
 # ---------------------------------------------------------------------------- graphs
