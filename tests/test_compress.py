@@ -833,6 +833,24 @@ def test_what_a_network_writes_to_stays_as_it_is(budget: dict[str, float]) -> No
         blind.model(torch.randn(8, 32))
 
 
+class Scaled(nn.Linear):
+    """A layer that writes to its bias in each call, which autograd refuses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.bias.mul_(1.0)
+        return super().forward(x)
+
+
+def test_a_network_that_runs_without_gradients_alone_is_calibrated_so() -> None:
+    network = nn.Sequential(Scaled(64, 64), nn.ReLU(), Scaled(64, 64)).eval()
+    x = torch.randn(6, 8, 64)
+    with torch.no_grad():
+        found = tn.compress(network, parameters=0.5, calibrate=list(x), method="low_rank")
+        plain = tn.compress(network, parameters=0.5, method="low_rank")
+        lost = [(each.model(x[0]) - network(x[0])).norm() for each in (found, plain)]
+    assert lost[0] < lost[1]
+
+
 def test_weights_of_factors_tell_their_shape_without_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = tn.compress(nn.Linear(64, 48, dtype=torch.bfloat16), parameters=0.5).model
     whole = layer._wholes["weight"][0]

@@ -319,7 +319,7 @@ def _parameters(
 # ---------------------------------------------------------------------------- parts of a dimension
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)  # 2.0 is refused
 def tensorize(size: int, modes: int) -> tuple[int, ...]:
     """The factors of a size that are as nearly equal as possible (with the least sum), the smallest first.
 

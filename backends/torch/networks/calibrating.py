@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensornet.errors import ShapeError
 from tensornet.fitting.metrics import no_batches
 
 from .factorized import EMBEDDING, Kind
@@ -109,7 +110,7 @@ def calibrate_by(network: torch.nn.Module, holdings: Sequence[Holding], batches:
     try:
         _recorded(network, holdings, batches, True)
         return
-    except RuntimeError:
+    except (RuntimeError, ShapeError):  # while it runs, or in the backward pass
         for each in holdings:
             each.rows = 0
             each.moments.clear()
@@ -122,7 +123,8 @@ def _recorded(
     """Records what weights are multiplied by, and maybe gradients.
 
     Raises:
-        RuntimeError: the network raises it, or has no gradients.
+        RuntimeError: the network has no gradients.
+        ShapeError: the network cannot read a batch.
     """
     mask: list[torch.Tensor | None] = [None]
 
