@@ -87,19 +87,29 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     )
     own.update(*(sized_by_name(item.right) for item in body if isinstance(item, Equation)))
     known = {name: put[name] for name in own if name in put}
-    used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
-    used.update(name for size in known.values() for name in size_names(size))
-    for item in body:
-        used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
-    whole = {name: value for name, value in values if name in used and name not in known}
     names = _tensors_giving_way(graph, body)
     return replace(
         graph,
         leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
         body=tuple(of_tensors_named(item, names) for item in body) if names else body,
         outputs=tuple(names.get(name, name) for name in graph.outputs),
-        sizes=tuple({**known, **whole}.items()),
+        sizes=tuple((known | _sizes_used(values, own, known, leaves, body)).items()),
     )
+
+
+def _sizes_used(
+    values: Sizes,
+    own: set[str],
+    known: Mapping[str, Any],
+    leaves: Sequence[Leaf],
+    body: Sequence[Equation | Apply],
+) -> dict[str, Any]:
+    """The sizes of the caller that a block uses, besides those that are known."""
+    used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
+    used.update(name for size in known.values() for name in size_names(size))
+    for item in body:
+        used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
+    return {name: value for name, value in values if name in used and name not in known}
 
 
 def names_of_sizes(graph: Graph) -> set[str]:

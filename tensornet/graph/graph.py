@@ -686,7 +686,10 @@ class _Inlining:
         names = {name: name for name in self.taken}
         self._place(self.whole, names, "", {})
         outputs = tuple(names[name] for name in self.whole.outputs)
-        return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
+        found = replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
+        used = found.by_name.union(_outer_sizes(found), *(call.graph.bound for call in found.calls))
+        sizes = tuple(size for size in found.sizes if size[0] in used)  # blocks alone have others
+        return found if sizes == found.sizes else replace(found, sizes=sizes)
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""

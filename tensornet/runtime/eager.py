@@ -23,6 +23,8 @@ from ..language.expression import ELLIPSIS, Ref, contraction, fresh
 from ..protocol import Backend, CallCache, backend_of
 from .executable import Executable
 
+_TAKES = "it takes arrays, which give all sizes, and memory_limit=; tensornet.layer(…) takes sizes, as j=2"
+
 
 def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **named: Any) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.
@@ -52,10 +54,7 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **
         array([1., 2.])
     """
     if named:
-        fix = (
-            "it takes arrays, which give all sizes, and memory_limit=; tensornet.layer(…) takes sizes, as j=2"
-        )
-        raise ArgumentError(f"einsum has no argument {next(iter(named))}=", fix=fix)
+        raise ArgumentError(f"einsum has no argument {next(iter(named))}=", fix=_TAKES)
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
     if not operands:

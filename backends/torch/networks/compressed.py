@@ -116,17 +116,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
             holdings = unwritten(holdings, holdings_of(network, options.include, options.exclude))
     if kind in ("flops", "seconds"):
         holdings = _cheaper(holdings, options, calibrate)
-    plain = [each.candidate() for each in holdings]
-    ways: list[Sequence[Candidate]] = [plain]
-    if calibrate is not None:
-        pairs = [*zip(holdings, plain, strict=True)]
-        by_input, by_output = (
-            [each.moments.weighed(one, both) for each, one in pairs] for both in (False, True)
-        )
-        most = max((each.scale for each in by_output if each.metric), default=1.0)
-        by_output = [each if each.metric else replace(each, scale=most) for each in by_output]
-        of_kind: dict[str, list[Sequence[Candidate]]] = {"error": [by_input], "bytes": [by_output, plain]}
-        ways = of_kind.get(kind, [by_input, by_output, plain])
+    ways = _weighed(holdings, kind, calibrate is not None)
     weights = [*network.parameters()]
     count = sum(each.numel() for each in weights)
     total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
@@ -136,6 +126,19 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     has_moments = kind == "bytes" and any(each.metric for each in ways[0])
     measured = functools.partial(_measured, copied(network), held) if has_moments else None
     return best(ways, options, Whole(cost, whole, count), Trial(made, loss, measured))
+
+
+def _weighed(holdings: Sequence[Holding], kind: str, is_calibrated: bool) -> list[Sequence[Candidate]]:
+    """The ways to weigh the errors of weights that are tried under a budget: plain, by inputs, by gradients too."""
+    plain = [each.candidate() for each in holdings]
+    if not is_calibrated:
+        return [plain]
+    pairs = [*zip(holdings, plain, strict=True)]
+    by_input, by_output = ([each.moments.weighed(one, both) for each, one in pairs] for both in (False, True))
+    most = max((each.scale for each in by_output if each.metric), default=1.0)
+    by_output = [each if each.metric else replace(each, scale=most) for each in by_output]
+    of_kind: dict[str, list[Sequence[Candidate]]] = {"error": [by_input], "bytes": [by_output, plain]}
+    return of_kind.get(kind, [by_input, by_output, plain])
 
 
 def _check_values(network: Module) -> None:
