@@ -276,18 +276,7 @@ def _counted(rows: Any, count: int) -> Any:
 
 _OWN = (
     *(binary, dropout, dropped, floating, floor_divide, gather, logsumexp, number),
-    *(
-        roll,
-        sign,
-        silu,
-        spaced,
-        take,
-        whole_matmul,
-        wide,
-        widen,
-        windows,
-        within,
-    ),
+    *(roll, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
 )
 
 FUNCTIONS = {

@@ -50,11 +50,8 @@ class Rounded(torch.nn.Module):
     def forward(self) -> torch.Tensor:
         """The factor."""
         # attributes of modules would take much of the time of small calls
-        scale = self._parameters.get("scale")
-        read: Any = (
-            self._buffers["codes"],
-            self.scale if scale is None else scale,
-        )  # replicas have no parameters
+        scale = self._parameters.get("scale")  # replicas have no parameters
+        read: Any = self._buffers["codes"], self.scale if scale is None else scale
         if is_recorded():
             return self._product()
         if (torch.is_grad_enabled() and read[1].requires_grad) or "free" in self._parameters:
