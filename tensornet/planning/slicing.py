@@ -82,6 +82,8 @@ def separated(graph: Graph, apart: frozenset[Apply] = frozenset()) -> Graph:
         graph: the graph.
         apart: calls that stay as they are.
     """
+    if graph.reads_below:
+        return graph
     body, taken = list[Equation | Apply](), Taken({*graph.named, *graph.bound, *graph.open_sizes})
     for item in graph.body:
         if isinstance(item, Apply):
@@ -89,7 +91,7 @@ def separated(graph: Graph, apart: frozenset[Apply] = frozenset()) -> Graph:
             body.append(item if stays else replace(item, graph=separated(item.graph)))
         else:
             body += _separated(graph, item, taken)
-    return graph if tuple(body) == graph.body or graph.reads_below else replace(graph, body=tuple(body))
+    return graph if tuple(body) == graph.body else replace(graph, body=tuple(body))
 
 
 def _separated(graph: Graph, equation: Equation, taken: Taken) -> Iterator[Equation]:

@@ -315,11 +315,18 @@ class Bench:
         for each in found:
             sizes |= {name: each.plans["seconds"].graph.bound[name] for name in each.graph.open_sizes}
             assumed |= dict.fromkeys(self.bound(each.graph).open_sizes)
-        rows, where = tuple(each.row for each in candidates), self.backend.version(self.device)
-        place = (self.backend.name, self.device, self.dtype, where)
-        rounds, certainty = self.rounds if measured else 0, str(found[0].plans["seconds"].certainty or "")
-        baseline, known = baseline or found[0].name, tuple(sizes.items())
-        return Sweep(rows, baseline, *place, known, tuple(assumed), rounds, certainty)
+        return Sweep(
+            rows=tuple(each.row for each in candidates),
+            baseline=baseline or found[0].name,
+            backend=self.backend.name,
+            device=self.device,
+            dtype=self.dtype,
+            where=self.backend.version(self.device),
+            sizes=tuple(sizes.items()),
+            assumed=tuple(assumed),
+            rounds=self.rounds if measured else 0,
+            certainty=str(found[0].plans["seconds"].certainty or ""),
+        )
 
     # ---- times
 

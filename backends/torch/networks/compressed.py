@@ -51,8 +51,8 @@ def _loss(module: Module, held: Sequence[Any], made: Compressed) -> float | None
 
 
 def _lost(module: Module, held: Sequence[Any], made: Compressed) -> float | None:
-    """The same of copies, as calls may write to a network."""
-    return _loss(copied(module), held, replace(made, model=copied(made.model))) if held else None
+    """The same of copies, where calls write to the network."""
+    return _loss(copied(module), held, replace(made, model=copied(made.model)))
 
 
 def _measured(
@@ -107,11 +107,11 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     network = opened(network)
     _check_values(network)
     holdings = finite(holdings_of(network, options.include, options.exclude))
-    batches, held = list[Any](), list[Any]()
+    held, writes = list[Any](), False
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))
         calibrate_by(network, holdings, batches)
-        if is_written(network, before):
+        if writes := is_written(network, before):
             network = opened(copied(module))
             holdings = unwritten(holdings, holdings_of(network, options.include, options.exclude))
     if kind in ("flops", "seconds"):
@@ -122,9 +122,12 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
     cost = cost_of(kind, load_backend("torch"), device, options.modes)
     whole = None if kind in ("flops", "seconds") else total
-    made, loss = functools.partial(_made, network, options), functools.partial(_lost, network, held)
+    made = functools.partial(_made, network, options)
+    loss = functools.partial(_lost if writes else _loss, network, held)
     has_moments = kind == "bytes" and any(each.metric for each in ways[0])
-    measured = functools.partial(_measured, copied(network), held) if has_moments else None
+    measured = (
+        functools.partial(_measured, copied(network) if writes else network, held) if has_moments else None
+    )
     return best(ways, options, Whole(cost, whole, count), Trial(made, loss, measured))
 
 
