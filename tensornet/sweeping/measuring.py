@@ -29,7 +29,6 @@ from ..errors import (
     checked_call,
     near,
 )
-from ..fitting.weights import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
@@ -59,7 +58,6 @@ def sweep(
     measure: bool = True,
     training: bool = False,
     error: Callable[[Graph], float] | None = None,
-    weights: Any = None,
     baseline: str | Graph | None = None,
     rounds: int = 7,
     seed: int = 0,
@@ -82,10 +80,8 @@ def sweep(
         dtype: the element type.
         measure: whether to time calls.
         training: whether to report the backward pass too: the time of both passes, and the bytes kept for it.
-        error: a function that returns a number for each graph, such as an approximation error.
-        weights: instead of `error`, the weights that the graphs approximate. The error is then the least that factors
-            can have, ‖W − Ŵ‖ / ‖W‖. Name to array, for graphs that have the weights or compute them from others, as
-            after `tensornet.substitute`; or one array, for layers that multiply their one input by it.
+        error: a function that returns a number for each graph, such as `lambda graph: tn.fit(dense, {"W": array},
+            graph)[1]["W"].weight` for graphs of `tensornet.substitute`: the least error that their factors can have.
         baseline: the graph that the others are compared with: the name of one of them, by default the first that is
             not refused; or a graph, which becomes a further row called "baseline".
         rounds: the number of turns of each graph.
@@ -94,7 +90,7 @@ def sweep(
 
     Raises:
         TensornetError: there is nothing to sweep over, choices are not a list, all combinations are refused, or there
-            is no such baseline; an error and weights are both given.
+            is no such baseline.
         ShapeError: no graph has a given size or input, or its shape does not match.
         BackendError: there is no such backend or device.
 
@@ -107,9 +103,7 @@ def sweep(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    if checked_call(error, "error", "a graph") is not None and weights is not None:
-        raise TensornetError("error and weights are both given", fix="give one of them")
-    error = error if weights is None else functools.partial(nearest, weights=weights)
+    checked_call(error, "error", "a graph")
     where, kind = chosen.device() if device is None else device, element_type(dtype)
     given = to_backend(by_name(inputs, "the inputs", '{"x": array}'), chosen, device=where)
     bench = Bench(chosen, where, kind, seed, rounds, sizes, given)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 import numpy
 from rich import box
@@ -16,11 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text as Shown
 
-from ..codec import Part, Text, read_value
 from ..display import amount, printable, rounded, table
 from ..errors import TensornetError, near, optional
-
-T = TypeVar("T")
 
 WIDE = 240
 """The width of a line of text in characters, wide enough that none is broken."""
@@ -75,7 +71,7 @@ class Row:
         note: further remarks.
     """
 
-    name: Text
+    name: str
     chosen: tuple[tuple[str, Any], ...] = ()
     parameters: int | None = _cost("parameters", "parameters", "", True)
     flops: int | None = _cost("FLOPs", "FLOPs", "FLOP")
@@ -92,8 +88,8 @@ class Row:
     training_seconds_high: float | None = None
     kept: int | None = _cost("kept", "bytes kept for the backward pass", "B")
     error: float | None = _cost("error", "error", None)
-    refused: Text = ""
-    note: Text = ""
+    refused: str = ""
+    note: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -138,15 +134,15 @@ class Sweep:
     """
 
     rows: tuple[Row, ...]
-    baseline: Text
-    backend: Text
-    device: Text
-    dtype: Text
-    where: Text = ""
+    baseline: str
+    backend: str
+    device: str
+    dtype: str
+    where: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
-    assumed: tuple[Text, ...] = ()
+    assumed: tuple[str, ...] = ()
     rounds: int = 0
-    certainty: Text = ""
+    certainty: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -243,36 +239,10 @@ class Sweep:
         head, *body = zip(names, *(each for group in self._shown() for each in group), strict=True)
         return table(head, body, "l" + "r" * len(head), self.title, self.remarks)
 
-    def csv(self) -> str:
-        """The rows as comma-separated values in seconds, bytes and FLOPs. Each setting has its own column."""
-        lines, records = io.StringIO(), self._records()
-        writer = csv.DictWriter(lines, [*next(iter(records), ())], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return lines.getvalue()
-
     def json(self) -> str:
-        """The sweep as JSON; `from_json` reads it back."""
+        """The sweep as JSON: its attributes, in seconds, bytes and FLOPs."""
         rows = [{"settings": row.settings, **row.costs} for row in self.rows]
         return json.dumps({**asdict(self), "sizes": dict(self.sizes), "rows": rows}, indent=1)
-
-    @staticmethod
-    def from_json(text: str) -> Sweep:
-        """The sweep that `json` wrote.
-
-        Raises:
-            EquationError: the text is not a sweep.
-        """
-        part = Part.of(text, "sweep")
-        rows = []
-        for each in part["rows"]:
-            chosen = tuple((name, plain(value.value)) for name, value in each["settings"].items())
-            rows.append(_read(Row, each, chosen=chosen))
-        sizes = tuple((name, size.whole()) for name, size in part["sizes"].items())
-        found = _read(Sweep, part, rows=tuple(rows), sizes=sizes)
-        if found.baseline and found.baseline not in [row.name for row in found.rows]:
-            raise part["baseline"].fail(f"is '{found.baseline}', which is no row")
-        return found
 
     def dataframe(self) -> Any:
         """The rows as a `pandas.DataFrame`, indexed by name.
@@ -323,12 +293,6 @@ class Sweep:
         first, *rest = self.settings or ("",)
         groups = f"{first}\n(at the points: {', '.join(rest)})" if rest else ""
         return drawn(points, costs, self.title, groups, path)
-
-
-def _read(cls: type[T], part: Part, **given: Any) -> T:
-    """A value of a class whose other fields are read from JSON."""
-    hints = get_type_hints(cls, include_extras=True).items()
-    return cls(**given, **{name: read_value(hint, part[name]) for name, hint in hints if name not in given})
 
 
 def plain(value: Any) -> Any:
