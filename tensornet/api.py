@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .codegen.program import plan
     from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
-    from .compression.compressing import allocate, compress
+    from .compression.compressing import compress
     from .compression.distilling import distill
     from .drawing import draw
     from .fitting.weights import fit
@@ -52,7 +52,6 @@ __all__ = [
     "TensornetWarning",
     "ValueAndGrad",
     "adapt",
-    "allocate",
     "compile",
     "compress",
     "distill",
@@ -89,7 +88,7 @@ __all__ = [
 _WHEN_USED = {
     "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
     "compression.compressed": ("Compressed", "load_compressed"),
-    "compression.compressing": ("allocate", "compress"),
+    "compression.compressing": ("compress",),
     "compression.distilling": ("distill",),
     "codegen.program": ("plan",),
     "fitting.weights": ("fit",),

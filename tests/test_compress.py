@@ -92,7 +92,7 @@ def test_a_budget_of_parameters_is_kept_and_used(part: float) -> None:
 
 
 def test_what_loses_least_is_taken_first() -> None:
-    found = tn.allocate(PAIR, VALUES, parameters=0.8)
+    found = tn.compress(PAIR, VALUES, parameters=0.8).allocation
     assert "A" in found.weights
     assert "B" not in found.weights
     assert "dense" in str(found)
@@ -108,8 +108,8 @@ def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
         assert part - 3 * step < row.level.parameters / row.dense.parameters <= part + step
     errors = [value**2 for value in errors_of(found).values()]
     assert found.allocation.error == pytest.approx(np.sqrt(np.mean(errors)), abs=1e-6)
-    assert tn.allocate(PAIR, VALUES, parameters=part).error < found.allocation.error
-    bound = tn.allocate(PAIR, VALUES, error=found.allocation.error, uniform=True)
+    assert tn.compress(PAIR, VALUES, parameters=part).allocation.error < found.allocation.error
+    bound = tn.compress(PAIR, VALUES, error=found.allocation.error, uniform=True).allocation
     assert bound.error <= found.allocation.error
     assert bound.weights == found.allocation.weights
 
@@ -173,8 +173,8 @@ def test_modes_may_come_in_lists() -> None:
     assert found.misfits["A"].weight == pytest.approx(
         next(row for row in found.allocation.rows if row.path == "A").level.error, abs=1e-2
     )
-    some = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
-    assert set(some.weights) == {"A"}  # the modes do not fit the other
+    some = tn.compress(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
+    assert set(some.allocation.weights) == {"A"}  # the modes do not fit the other
 
 
 def test_a_whole_model_with_blocks() -> None:

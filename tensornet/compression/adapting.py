@@ -159,23 +159,17 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
 
 
 @check_arguments
-def save_adapters(
-    path: str | Path, network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /
-) -> Path:
-    """Writes adapters to a safetensors file, with their description as JSON in its header.
+def save_adapters(path: str | Path, module: Any, /) -> Path:
+    """Writes the adapters of a module to a safetensors file, with their description as JSON in its header.
 
-    Of the network itself, only parameters of a module that require gradients are written, such as a classifier that
-    was unfrozen.
+    Of the network itself, only parameters that require gradients are written, such as a classifier that was unfrozen.
 
     Args:
         path: the file; an existing one is not overwritten.
-        network: a module with adapters; or the original graph.
-        adapted: the graph with adapters.
-        params: the parameters of `adapted`.
+        module: a module with adapters.
 
     Raises:
-        EquationError: the file exists; the module has no adapters; the network is a graph and `adapted` or `params`
-            is missing.
+        EquationError: the file exists, or the module has no adapters.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
@@ -186,35 +180,23 @@ def save_adapters(
         >>> sum(each.numel() for each in again.parameters() if each.requires_grad)  # 2·8·2 shared, 2·2 each
         40
     """
-    if not isinstance(network, Graph):
-        tensors, rows = networks(network).adapters_of(network)
-        return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
-    if not isinstance(adapted, Graph) or params is None:
-        fix = "save_adapters(path, graph, adapted, params)"
-        raise EquationError("of a graph all is to be given", fix=fix)
-    before = {leaf.name for leaf in network.parameters} | _kept(network, adapted).keys()
-    wanted = {leaf.name for leaf in adapted.parameters} - before
-    if not wanted <= by_name(params, "the parameters", '{"W.U": array}').keys():
-        raise wrong_names(adapted, params)
-    arrays = {name: array for name, array in params.items() if name not in before}
-    return write_arrays(path_of(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
+    tensors, rows = networks(module).adapters_of(module)
+    return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
 
 
 @check_arguments
-def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | None = None, /) -> Any:
-    """Reads adapters that `save_adapters` wrote, for the network that was adapted.
+def load_adapters(path: str | Path, module: Any, /) -> Any:
+    """Reads adapters that `save_adapters` wrote, for the module that was adapted.
 
     Args:
         path: the file, or the folder that `save_pretrained` of an adapted network of transformers wrote.
-        network: the original module or graph, without adapters.
-        params: the parameters of the original graph.
+        module: the original module, without adapters.
 
     Returns:
-        A copy of the module with adapters; or the graph with adapters, and its parameters.
+        A copy of the module with adapters.
 
     Raises:
-        EquationError: the file holds no adapters, or those of another network; the network is a graph and `params`
-            is missing.
+        EquationError: the file holds no adapters, or those of another network.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
@@ -226,30 +208,11 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
         >>> bool((again(x) == adapted(x)).all())
         True
     """
-    arrays, texts = read_arrays(file_of(path))
-    if texts.get("format") != ADAPTERS or ("graph" in texts) != isinstance(network, Graph):
-        what = f"those of a {'graph' if 'graph' in texts else 'module'}"
-        told = what if texts.get("format") == ADAPTERS else "no adapters"
-        raise EquationError(f"{path} holds {told}", fix="give a file that tensornet.save_adapters wrote")
-    if not isinstance(network, Graph):
-        rows = json.loads(texts["adapters"])
-        return networks(network).with_adapters(network, to_backend(arrays, "torch"), rows)
-    if not params:
-        fix = "load_adapters(path, graph, params)"
-        raise EquationError("a graph is adapted with its parameters", fix=fix)
-    adapted, backend = Graph.from_json(texts["graph"]), backend_of(next(iter(params.values())))
-    kept = {name: params[own] for name, own in _kept(network, adapted).items() if own in params}
-    known = {**params, **kept, **{name: backend.asarray(array) for name, array in arrays.items()}}
-    missing = [leaf.name for leaf in adapted.parameters if leaf.name not in known]
-    if missing:
-        told = f"{path} is of another network: nothing tells '{missing[0]}'"
-        raise EquationError(told, fix="give that one")
-    return adapted, {leaf.name: known[leaf.name] for leaf in adapted.parameters}
-
-
-def _kept(graph: Graph, adapted: Graph) -> dict[str, str]:
-    """The parameters that hold original weights, `W.base`, to the original names."""
-    return {each.kept: each.path for each in replaced(graph, adapted) if each.kept is not None}
+    torch, (arrays, texts) = networks(module), read_arrays(file_of(path))
+    if texts.get("format") != ADAPTERS or "adapters" not in texts:
+        fix = "give a file that tensornet.save_adapters wrote"
+        raise EquationError(f"{path} holds no adapters of a module", fix=fix)
+    return torch.with_adapters(module, to_backend(arrays, "torch"), json.loads(texts["adapters"]))
 
 
 @check_arguments

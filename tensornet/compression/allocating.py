@@ -73,7 +73,7 @@ def is_positive(value: Any, most: float = math.inf) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of an allocation; see `tensornet.allocate`."""
+    """The options of an allocation; see `tensornet.compress`."""
 
     budget: Budget
     methods: tuple[str, ...]

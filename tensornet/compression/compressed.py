@@ -155,7 +155,12 @@ def networks(*modules: Any) -> Any:
     for network in modules:
         if isinstance(network, type) or not hasattr(network, "named_modules"):
             what = repr(network) if isinstance(network, str | type) else type(network).__name__
-            fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
+            own = (
+                ""
+                if isinstance(network, Graph)
+                else "make a graph by tensornet.layer(…) or tensornet.model(…), or "
+            )
+            fix = f"{own}give a torch.nn.Module"
             raise EquationError(f"a network is expected here, not {what}", fix=fix)
     torch: Any = load_backend("torch")
     return torch.networks

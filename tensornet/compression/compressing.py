@@ -16,7 +16,7 @@ from ..errors import EquationError, ShapeError, by_name, check_arguments, names_
 from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
-from ..graph.graph import Graph, of_graph
+from ..graph.graph import Graph
 from ..graph.leaves import told_by
 from ..language.equation import Equation
 from ..language.expression import Ref, axes_of_index
@@ -39,76 +39,6 @@ Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
-
-
-@of_graph
-def allocate(
-    graph: Graph,
-    params: Mapping[str, Any],
-    /,
-    *,
-    parameters: float | None = None,
-    bytes: float | None = None,
-    flops: float | None = None,
-    seconds: float | None = None,
-    error: float | None = None,
-    method: str | Sequence[str] | None = None,
-    modes: Modes | None = None,
-    include: str | Sequence[str] = "*",
-    exclude: str | Sequence[str] = (),
-    uniform: bool = False,
-    max_error: float | None = None,
-    inputs: Any = None,
-    backend: str | Backend = "torch",
-    device: str | None = None,
-    progress: Telling | None = None,
-    **sizes: int,
-) -> Allocation:
-    """Spreads one budget over the weights of a network: which become factors, in what form, at what ranks.
-
-    Each weight W has levels Ŵ, one for each form and rank. A level has a cost, and an error e = ‖W − Ŵ‖/‖W‖. Weights
-    step down their levels in the order of added e² per saved cost, until the budget is met. A weight from which no
-    step is taken stays dense.
-
-    Args:
-        graph: the network.
-        params: its parameters, name to array.
-        parameters: the budget as parameters of the whole network: 0.2 is a fraction of them, 100_000 a number.
-        bytes: the budget as bytes: weights and factors are also rounded, to 2 to 8 bits. Scales count.
-        flops: the budget as FLOPs of a call at `sizes`: a fraction or a number.
-        seconds: the budget as a fraction of the expected time of a call at `sizes`.
-        error: a bound instead of a budget: the largest root mean square of e over the weights. The allocation then
-            has as few parameters as the bound allows.
-        method: a form of the table of `tensornet.substitute`, or several; "auto" finds one for each weight.
-            By default it is "auto" for a budget of bytes, else "low_rank". With "int4" weights are rounded to 4 bits,
-            with "low_rank:int4" factors, those of "low_rank:int" to bits for each rank; "int4/64" has a scale for each
-            64 elements of a row.
-        modes: the parts into which dimensions are split, as for `substitute`.
-        include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
-        uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
-        max_error: the largest e of a weight: levels that lose more are not taken.
-        inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by a tensor x.
-        backend, device: the target for which FLOPs and seconds are planned.
-        progress: called with a weight, the number of weights done, and their total.
-        **sizes: the sizes of open axes, for FLOPs and seconds; 64 where none is given.
-
-    Raises:
-        ShapeError: not exactly one budget is given, no forms meet it, or the parameters have other names or shapes.
-        EquationError: a pattern matches nothing.
-
-    Example:
-        >>> import numpy as np, tensornet as tn
-        >>> graph = tn.layer("h[b,k] = tanh(x[b,i] * A[k,i])\\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=64, k=64, o=64)
-        >>> draw = np.random.default_rng(0)
-        >>> params = {"A": np.outer(draw.standard_normal(64), draw.standard_normal(64)), "B": np.eye(64)}
-        >>> found = allocate(graph, params, parameters=0.6)
-        >>> found.weights, round(found.error, 3)
-        ({'A': ('low_rank', (1,))}, 0.0)
-    """
-    budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
-    options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
-    network = _Network(bound(graph, params), params, options, sizes)
-    return allotted(network.candidates(inputs), options, network.whole(load_backend(backend), device))
 
 
 @check_arguments
@@ -136,6 +66,10 @@ def compress(
 ) -> Compressed:
     """Makes a trained network smaller: spreads a budget over its weights, and replaces weights by factors.
 
+    Each weight W has levels Ŵ, one for each form and rank. A level has a cost, and an error e = ‖W − Ŵ‖/‖W‖. Weights
+    step down their levels in the order of added e² per saved cost, until the budget is met. A weight from which no
+    step is taken stays dense.
+
     A graph gives a graph with its parameters, and a `torch.nn.Module` gives a module of the same structure. `Linear`,
     `Conv1d` to `Conv3d`, `Embedding` and `Conv1D` of transformers keep their classes, biases, names and hooks. They
     have factors in place of `weight`, which can still be read; `GRU`, `LSTM` and `RNN` compute with factors too.
@@ -146,24 +80,37 @@ def compress(
     Args:
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
-        parameters, bytes, flops, seconds, error: exactly one, the budget or bound, as for `tensornet.allocate`.
-        method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`. Patterns match the names of
-            parameters.
+        parameters: the budget as parameters of the whole network: 0.2 is a fraction of them, 100_000 a number.
+        bytes: the budget as bytes: weights and factors are also rounded, to 2 to 8 bits. Scales count.
+        flops: the budget as FLOPs of a call at `sizes`: a fraction or a number.
+        seconds: the budget as a fraction of the expected time of a call at `sizes`.
+        error: a bound instead of a budget: the largest root mean square of e over the weights. The network then has
+            as few parameters as the bound allows.
+        method: a form of the table of `tensornet.substitute`, or several; "auto" finds one for each weight.
+            By default it is "auto" for a budget of bytes, else "low_rank". With "int4" weights are rounded to 4 bits,
+            with "low_rank:int4" factors, those of "low_rank:int" to bits for each rank; "int4/64" has a scale for each
+            64 elements of a row.
+        modes: the parts into which dimensions are split, as for `substitute`.
+        include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
+        uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
+        max_error: the largest e of a weight: levels that lose more are not taken.
         calibrate: batches of inputs, such as a loader. Errors of weights are measured in several ways: of the weights
             alone, of their products with these inputs, and in a module also weighed by how much its output changes with
             them. The way that changes the output least on batches held out is taken. A bound `error` is of the products
             with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword
             arguments.
         backend, device: the target for which FLOPs and seconds are planned.
-        progress: as for `tensornet.allocate`.
-        **sizes: the sizes of open axes of a graph, for FLOPs and seconds.
+        progress: called with a weight, the number of weights done, and their total.
+        **sizes: the sizes of open axes of a graph, for FLOPs and seconds; 64 where none is given.
 
     Returns:
         The network as `model`, with `params` for a graph; the levels of the weights as `allocation`, and their errors
         as `misfits`.
 
     Raises:
-        ShapeError, EquationError: as for `tensornet.allocate` and `tensornet.fit`.
+        ShapeError: not exactly one budget is given, no forms meet it, or the parameters have other names or shapes.
+        EquationError: a pattern matches nothing.
+        DtypeError: a weight holds other values than finite real numbers.
 
     Example:
         >>> import numpy as np, tensornet as tn
