@@ -1,10 +1,10 @@
 """Least squares in the factors of a weight: all at once by L-BFGS, or of a form one after another.
 
-L-BFGS (D. Liu, J. Nocedal, Math. Program. 45 (1989), 503) needs only the loss ‖W − Ŵ‖² + λ·Σ‖factor‖² and its
-derivative by the factors, Jᵀ·(W − Ŵ). With all factors of a form but one fixed, the loss is a least squares problem in
+L-BFGS (D. Liu, J. Nocedal, Math. Program. 45 (1989), 503) needs only the loss ‖W − Ŵ‖² and its derivative by the
+factors, Jᵀ·(W − Ŵ). With all factors of a form but one fixed, the loss is a least squares problem in
 that one (alternating least squares):
 
-    (Mᵀ·M + λ)·f = Mᵀ·(W − other terms),    M the product of the other factors in its term
+    Mᵀ·M·f = Mᵀ·(W − other terms),    M the product of the other factors in its term
 
 Mᵀ·M is a contraction of the other factors with themselves. For a canonical (CP) form it is the Hadamard product
 of small matrices.
@@ -77,7 +77,7 @@ class Progress:
         path: the name of the weight.
         start: the number of the start, from 0.
         round: the number of the round, from 0.
-        error: (‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖ after this round.
+        error: ‖W − Ŵ‖ / ‖W‖ after this round.
     """
 
     path: str
@@ -92,7 +92,6 @@ class Settings:
 
     iterations: int | None = None
     restarts: int = 1
-    regularization: float = 0.0
     tolerance: float = 1e-5
     seed: int = 0
     dtype: str | None = None
@@ -101,7 +100,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         least: dict[str, float] = {"iterations": 0, "restarts": 1, "seed": 0}
-        least |= dict.fromkeys(("regularization", "tolerance", "damping"), 0.0)
+        least |= {"tolerance": 0.0, "damping": 0.0}
         for name, lowest in least.items():
             value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
             is_number = isinstance(value, kind) and not isinstance(value, bool)
@@ -160,25 +159,15 @@ class Problem(ABC):
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
 
     @property
-    def penalty(self) -> float:
-        """λ times the mean square of the weight."""
-        return self.settings.regularization * self.square / int(self.weight.size)
-
-    def ridge(self) -> float:
-        """λ·Σ‖factor‖²."""
-        squares = (float(np.linalg.norm(self.arrays[name]) ** 2) for name in self.wanted if self.penalty)
-        return self.penalty * sum(squares)
-
-    @property
     def generator(self) -> Any:
         """A random number generator that is different for each start of each weight."""
         return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), self.attempt])
 
     def loss(self) -> tuple[float, Any]:
-        """(‖W − Ŵ‖² + λ·Σ‖factor‖²) / ‖W‖², and W − Ŵ turned."""
+        """‖W − Ŵ‖² / ‖W‖², and W − Ŵ turned."""
         gap = self.weight - self.whole()
         turned = self.turned(gap)
-        return (max(float(np.vdot(gap, turned)), 0.0) + self.ridge()) / self.square, turned
+        return max(float(np.vdot(gap, turned)), 0.0) / self.square, turned
 
     @abstractmethod
     def solve(self) -> None:
@@ -224,8 +213,8 @@ class Problem(ABC):
             put(values)
             found, turned = self.loss()
             pulled = self.pulled_back(turned)
-            slopes = [self.penalty * self.arrays[name] - pulled[name] for name in self.wanted]
-            return found, 2 * np.concatenate(slopes, axis=None, dtype=np.float64) / self.square
+            slopes = np.concatenate([pulled[name] for name in self.wanted], axis=None, dtype=np.float64)
+            return found, -2 * slopes / self.square
 
         def told(intermediate_result: Any) -> None:
             errors.append(math.sqrt(intermediate_result.fun))
@@ -259,7 +248,7 @@ class Least(Problem):
         """Finds the factors: by decompositions if they are a tree, else by least squares."""
         tree, decomposed = tree_of(self.form), self.decomposed
         are_wanted = all(f.name in self.wanted for product in self.form.products for f in product.factors)
-        if tree is None or not are_wanted or self.settings.regularization:
+        if tree is None or not are_wanted:
             self.start()
             self.alternate()
             return
@@ -340,7 +329,7 @@ class Least(Problem):
             square = float(np.vdot(target, target))
             for factor in own:
                 left = square + self._improve(product, factor, target)
-                error = math.sqrt(max(left, 0.0) / self.square + self.ridge() / self.square)
+                error = math.sqrt(max(left, 0.0) / self.square)
         return error
 
     def _improve(self, product: Product, factor: Factor, target: Any) -> float:
@@ -354,12 +343,10 @@ class Least(Problem):
         right = self.derivative(product, factor, target, axes).reshape(shape)
         now = moved(self.arrays[factor.name], factor.axes, axes).reshape(shape)
         squares = self._gram(product, others, batched, summed).reshape(*shape[:2], shape[1])
-        mean, ridge = np.trace(squares, axis1=-2, axis2=-1).max() / shape[1], self.penalty
-        if mean + ridge:
-            hold = NEAR if squares.dtype == np.float64 else 1e-6
+        if mean := np.trace(squares, axis1=-2, axis2=-1).max() / shape[1]:
+            hold = mean * (NEAR if squares.dtype == np.float64 else 1e-6)
             eye = np.eye(shape[1], dtype=squares.dtype)
-            gap = right - squares @ now - ridge * now
-            now = now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap)
+            now = now + np.linalg.solve(squares + hold * eye, right - squares @ now)
         self.arrays[factor.name] = moved(now.reshape(self.form.shape(axes)), axes, factor.axes)
         return float(np.vdot(now, squares @ now)) - 2 * float(np.vdot(right, now))
 

@@ -25,7 +25,6 @@ def fit(
     inputs: Any = None,
     iterations: int | None = None,
     restarts: int = 1,
-    regularization: float = 0.0,
     tolerance: float = 1e-5,
     damping: float = DAMPING,
     seed: int = 0,
@@ -36,7 +35,7 @@ def fit(
 
     Each weight W has an equation Ŵ = f(factors). The fit minimizes
 
-        ‖W − Ŵ‖² + λ·Σ‖factor‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
+        ‖W − Ŵ‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
 
     where x is the tensor that the graph multiplies by the weight. The equation decides the method:
 
@@ -60,7 +59,6 @@ def fit(
             single factor meets them.
         restarts: the number of starts where there are rounds of least squares. The first start uses singular
             vectors, the others are random; the best result is kept.
-        regularization: λ, in units of the mean square of the weight.
         tolerance: rounds end when one lowers the error by less than this fraction.
         damping: added to the second moments of x, in units of their mean, so that directions without data count.
         seed: the seed of random starts.
@@ -85,7 +83,7 @@ def fit(
         (array([[4., 0.],
                [0., 0.]]), Misfit(weight=0.6, output=None))
     """
-    settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress, damping)
+    settings = Settings(iterations, restarts, tolerance, seed, dtype, progress, damping)
     if not isinstance(params, Mapping) or set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     if not isinstance(substituted, Graph):
