@@ -6,10 +6,12 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -226,6 +228,26 @@ def checked_call(given: Any, name: str, takes: str) -> Any:
     """
     if given is not None and not callable(given):
         raise TensornetError(f"{name}={given!r} cannot be called", fix=f"give a function of {takes}")
+    return given
+
+
+def checked_number(
+    given: Any, name: str, least: float = 0, most: float = math.inf, whole: bool = False, fix: str = ""
+) -> Any:
+    """A finite number within bounds. Raises an error for anything else; a truth value is no number.
+
+    Args:
+        given: the argument to check.
+        name: its name.
+        least, most: the bounds.
+        whole: whether it has to be an integer.
+        fix: what to give, if that is more than the bounds say.
+    """
+    is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
+    if not is_number or not least <= given <= most or not given < math.inf:
+        kind = "a whole number" if whole else "a number"
+        bounds = f"from {least:,.12g}" + (f" to {most:,.12g}" if most < math.inf else "")
+        raise ShapeError(f"{name} is {given!r}", fix=fix or f"give {kind} {bounds}")
     return given
 
 

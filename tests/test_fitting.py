@@ -162,7 +162,7 @@ def test_what_is_no_sum_of_products_loses_as_little() -> None:
     weight = np.random.default_rng(0).standard_normal((9, 7))
     found = approximate(tn.layer("W[o,i] = roll(A[o,r] * B[r,i], o=1)", r=4), weight)
     squares = np.linalg.svd(weight, compute_uv=False) ** 2
-    assert found.misfit.weight == pytest.approx(math.sqrt(squares[4:].sum() / squares.sum()), rel=1e-4)
+    assert found.misfit.weight == pytest.approx(np.sqrt(squares[4:].sum() / squares.sum()), rel=1e-4)
 
 
 def test_fits_are_in_float32_or_float64() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EquationError, ShapeError, by_name, check_arguments, names_in, path_of
+from ..errors import EquationError, ShapeError, by_name, check_arguments, checked_number, names_in, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
@@ -77,17 +77,14 @@ def adapt(
     """
     scale = 1.0
     if alpha is not None:
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-            raise ShapeError(f"alpha={alpha} is for a rank that is one integer", fix=f"not rank={rank!r}")
-        if not isinstance(alpha, int | float) or not math.isfinite(alpha):
-            raise ShapeError(f"alpha={alpha!r} is no number to scale by", fix="give a finite one, as 16")
-        scale = alpha / rank
+        fix = "give one integer, to which alpha is set in proportion, or leave alpha out"
+        checked_number(rank, "the rank", 1, whole=True, fix=fix)
+        scale = checked_number(alpha, "alpha") / rank
     weights = (weights,) if isinstance(weights, str) and weights else names_in(weights, "weights")
     if not weights:
         raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
     method = f"{method}"
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ShapeError(f"the seed is {seed!r}", fix="give an integer")
+    checked_number(0 if seed is None else seed, "seed", whole=True)
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     if not isinstance(network, Graph):
         return networks(network).adapted(network, weights, **options)

@@ -7,12 +7,12 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
 from ..display import WIDTH, Filled, printable, rounded, table, wrapped
-from ..errors import ShapeError, checked_call
+from ..errors import ShapeError, checked_call, checked_number
 from ..weights.equations import checked_modes, rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
@@ -52,10 +52,9 @@ class Budget:
             raise ShapeError(f"there {found}", fix=f"give one of {', '.join(f'{kind}=' for kind in given)}")
         ((kind, amount),) = told
         is_part = kind in ("seconds", "error") or not isinstance(amount, Integral)
-        if not is_positive(amount, 1.0 if is_part else math.inf):
-            whole = "" if kind in ("seconds", "error") else ", or a whole number"
-            fix = f"give a part of what it is now, as 0.2{whole}"
-            raise ShapeError(f"{kind}={amount!r} is no budget", fix=fix)
+        whole = "" if kind in ("seconds", "error") else ", or a whole number"
+        fix = f"give a part of what it is now, as 0.2{whole}"
+        checked_number(amount, f"the budget {kind}=", most=1.0 if is_part else math.inf, fix=fix)
         return Budget(kind, float(amount) if is_part else int(amount))
 
     def limit(self, now: float) -> float:
@@ -63,12 +62,6 @@ class Budget:
         if self.kind == "error":
             return 0.0
         return self.amount * now if isinstance(self.amount, float) else float(self.amount)
-
-
-def is_positive(value: Any, most: float = math.inf) -> bool:
-    """Whether a value is a finite number larger than 0 and up to `most`. A truth value is no number."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and 0 < value <= most and value < math.inf
 
 
 @dataclass(frozen=True)
@@ -91,14 +84,12 @@ class Options:
         Raises:
             ShapeError: a form or the largest error is invalid.
         """
-        if max_error is not None and not is_positive(max_error, 1.0):
-            told = f"max_error={max_error!r} is no error of a weight"
-            raise ShapeError(told, fix="give a number up to 1, as 0.3")
+        most = math.inf if max_error is None else checked_number(max_error, "max_error", most=1.0)
         modes = None if modes is None else checked_modes(modes)
         methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
         methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
         checked_call(others[-1], "progress", "a name, the number done, and their total")
-        return Options(budget, methods, modes, math.inf if max_error is None else max_error, *others)
+        return Options(budget, methods, modes, most, *others)
 
 
 @document()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError, check_arguments, checked_call, names_in, path_of
-from .allocating import is_positive
+from ..errors import check_arguments, checked_call, checked_number, names_in, path_of
 from .compressed import Compressed, networks
 
 
@@ -45,7 +44,7 @@ def distill(
 
     Raises:
         EquationError: there are no batches, no parameter to train, no module of such a name, or no real results.
-        ShapeError: the networks answer in different shapes, or `steps` or `rate` is not positive.
+        ShapeError: the networks answer in different shapes, `steps` is not positive, or `rate` is negative.
         DtypeError: what they answer is not finite.
 
     Example:
@@ -58,10 +57,8 @@ def distill(
     """
     student = student.model if isinstance(student, Compressed) else student
     torch = networks(student, teacher)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
-    if not is_positive(rate):
-        raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
+    checked_number(steps, "steps", 1, whole=True)
+    checked_number(rate, "rate")
     names = names_in(hidden, "hidden modules")
     checked_call(progress, "progress", "a step, all steps, and the loss")
     place = None if resume is None else path_of(resume)

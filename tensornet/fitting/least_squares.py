@@ -23,13 +23,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import element_type
-from ..errors import DtypeError, ShapeError, checked_call
+from ..errors import DtypeError, checked_call, checked_number
 from ..weights.factorizations import Factor
 from .forms import Axes, Form, Product, contract, moved
 from .metrics import DAMPING
@@ -99,15 +98,11 @@ class Settings:
     damping: float = DAMPING
 
     def __post_init__(self) -> None:
-        least: dict[str, float] = {"iterations": 0, "restarts": 1, "seed": 0}
-        least |= {"tolerance": 0.0, "damping": 0.0}
-        for name, lowest in least.items():
-            value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
-            is_number = isinstance(value, kind) and not isinstance(value, bool)
-            may_lack = name == "iterations" and value is None
-            if not may_lack and not (is_number and lowest <= value < math.inf):
-                what = "an integer" if kind is Integral else "a number"
-                raise ShapeError(f"{name} is {value!r}", fix=f"give {what} from {lowest:g}")
+        checked_number(0 if self.iterations is None else self.iterations, "iterations", whole=True)
+        checked_number(self.restarts, "restarts", 1, whole=True)
+        checked_number(self.seed, "seed", whole=True)
+        checked_number(self.tolerance, "tolerance")
+        checked_number(self.damping, "damping")
         checked_call(self.progress, "progress", "a tensornet.fitting.Progress")
         if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
             raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import fnmatch
 import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any, Protocol, TypeVar
 
 from ..codec import Part, Text, document, state_of
-from ..errors import DtypeError, EquationError, ShapeError, names_in, near, told_in
+from ..errors import DtypeError, EquationError, ShapeError, checked_number, names_in, near, told_in
 from ..language.expression import fresh
 from ..language.parser import STARTS
 from ..ops.table import Element
@@ -140,11 +139,9 @@ def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
         return _NAMED[value]
     if hasattr(value, "__array__") and not isinstance(value, Real):
         return Constant.of(value, f"init of '{name}'")
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        meant = near(value, _NAMED) if isinstance(value, str) else ""
-        fix = f"{meant}give a standard deviation, an array, or one of {', '.join(map(repr, _NAMED))}"
-        raise EquationError(f"init of '{name}' is {value!r}", fix=fix)
-    return "std", float(value)
+    meant = near(value, _NAMED) if isinstance(value, str) else ""
+    fix = f"{meant}give a standard deviation, an array, or one of {', '.join(map(repr, _NAMED))}"
+    return "std", float(checked_number(value, f"init of '{name}'", fix=fix))
 
 
 # ---------------------------------------------------------------------------- name matching

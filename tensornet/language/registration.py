@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal
 
-from ..errors import EquationError, check_arguments, told_in
+from ..errors import EquationError, check_arguments, checked_number, told_in
 from ..ops.record import OPERANDS, Function, KernelEquation
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import is_name
@@ -69,8 +69,7 @@ def register(
         if not callable(implementation):
             fix = f"give a function of arrays of {backend}"
             raise EquationError(f"'{name}' for {backend} is {implementation!r}", fix=fix)
-    if not isinstance(arity, int) or isinstance(arity, bool) or arity < 1:
-        raise EquationError(f"the arity of '{name}' is {arity!r}", fix="give how many arrays it takes")
+    checked_number(arity, f"the arity of '{name}'", 1, whole=True, fix="give how many arrays it takes")
     texts = (derivative,) if isinstance(derivative, str) else tuple(derivative)
     operands = {*OPERANDS[:arity], "y", "g"}
     fits = not over_axis and len(texts) == arity and all(_is_expression(each, operands) for each in texts)

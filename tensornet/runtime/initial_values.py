@@ -13,7 +13,16 @@ from ..codegen.loading import LoadedProgram, Place
 from ..codegen.program import planned
 from ..device.cost_model import default_profile
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, TensornetError, by_name, near, warn
+from ..errors import (
+    DtypeError,
+    EquationError,
+    ShapeError,
+    TensornetError,
+    by_name,
+    checked_number,
+    near,
+    warn,
+)
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Constant, start_of
@@ -75,8 +84,7 @@ def init(
         True
     """
     chosen, dtype = load_backend(backend), element_type(dtype)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
+    checked_number(seed, "seed", whole=True)
     if device is not None:
         chosen.check_device(device)
     graph = graph.bind(**sizes) if sizes else graph

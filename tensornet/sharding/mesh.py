@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, NamedTuple
 
-from ..errors import ShapeError, near
+from ..errors import ShapeError, checked_number, near
 
 __all__ = ["LINK", "Mesh", "Move"]
 
@@ -111,10 +110,7 @@ class Mesh:
             return mesh
         sizes = _sizes_of(mesh)
         for name, size in sizes.items():
-            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-                raise ShapeError(
-                    f"the mesh axis '{name}' has {size!r} devices", fix="give a positive integer"
-                )
+            checked_number(size, f"the number of devices along '{name}'", 1, whole=True)
         made = Mesh(tuple(sizes), tuple(map(int, sizes.values())), (LINK,) * len(sizes))
         told = {made.number(name): _link(name, link) for name, link in (links or {}).items()}
         return Mesh(made.axes, made.shape, tuple(told.get(n, LINK) for n in range(len(sizes))))

@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy
@@ -27,6 +26,7 @@ from ..errors import (
     by_name,
     check_arguments,
     checked_call,
+    checked_number,
     near,
 )
 from ..graph.argument_shapes import sizes_from_shapes
@@ -246,10 +246,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.backend.check_device(self.device)
-        for name, least in (("rounds", 1), ("seed", 0)):
-            number = getattr(self, name)
-            if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
-                raise TensornetError(f"{name} is {number!r}", fix=f"give a whole number, {least} or more")
+        checked_number(self.rounds, "rounds", 1, whole=True)
+        checked_number(self.seed, "seed", whole=True)
 
     @property
     def target(self) -> dict[str, Any]:

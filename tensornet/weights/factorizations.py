@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..errors import ShapeError, near
+from ..errors import ShapeError, checked_number, near
 from .ranks import Rank, choose_ranks
 
 Parts = Sequence[Sequence[str]]
@@ -334,9 +334,8 @@ def tensorize(size: int, modes: int) -> tuple[int, ...]:
         >>> tensorize(768, 3), tensorize(3072, 2), tensorize(7, 2)
         ((8, 8, 12), (48, 64), (1, 7))
     """
-    for number, what, most in ((size, "size", 2**40), (modes, "modes", 12)):
-        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
-            raise ShapeError(f"{what}={number!r}", fix="give a positive integer, of modes no more than 12")
+    checked_number(size, "size", 1, 10**12, whole=True)
+    checked_number(modes, "modes", 1, 12, whole=True)
     divisors = _divisors(size)
 
     @functools.cache
