@@ -121,12 +121,12 @@ def wrapped(text: str, first: str = INDENT) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]], sides: str, formula: int) -> str:
-    """Rows of text in columns. Where a row is too wide, each formula stands below its row.
+    """Rows of text in columns. Where a row is too wide, each formula stands below its row, and a long name above it.
 
     Args:
-        rows: the cells, row by row.
+        rows: the cells, row by row, a name first.
         sides: for each column "<" or ">", to which its text is aligned.
-        formula: the number of the column with formulas.
+        formula: the number of the column with formulas or other long texts.
 
     Example:
         >>> print(columns([("W", "i*o", "8"), ("u", "o", "12")], "<<>", 1))
@@ -135,12 +135,14 @@ def columns(rows: Sequence[Sequence[str]], sides: str, formula: int) -> str:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_wide = sum(widths) + 2 * len(widths) - 2 > WIDTH
+    kept = [n for n in range(len(widths)) if n != formula or not is_wide]
+    widths[0] = min(widths[0], max(len(rows[0][0]), WIDTH - sum(widths[n] + 2 for n in kept[1:])))
     lines = list[str]()
     for row in rows:
-        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
-        if is_wide:
-            del cells[formula]
-        lines += ["  ".join(cells).rstrip(), *(wrapped(row[formula]) if is_wide else ())]
+        name, *cells = (f"{row[n]:{sides[n]}{widths[n]}}" for n in kept)
+        lines += [name] if len(name) > widths[0] else []
+        lines.append("  ".join([name if len(name) == widths[0] else " " * widths[0], *cells]).rstrip())
+        lines += wrapped(row[formula]) if is_wide else []
     return "\n".join(lines)
 
 

@@ -232,22 +232,33 @@ def checked_call(given: Any, name: str, takes: str) -> Any:
 
 
 def checked_number(
-    given: Any, name: str, least: float = 0, most: float = math.inf, whole: bool = False, fix: str = ""
+    given: Any,
+    name: str,
+    least: float | None = 0,
+    most: float = math.inf,
+    whole: bool = False,
+    fix: str = "",
 ) -> Any:
     """A finite number within bounds. Raises an error for anything else; a truth value is no number.
 
     Args:
         given: the argument to check.
         name: its name.
-        least, most: the bounds.
+        least, most: the bounds; None for a number that has to be larger than 0.
         whole: whether it has to be an integer.
         fix: what to give, if that is more than the bounds say.
     """
     is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
-    if not is_number or not least <= given <= most or not given < math.inf:
+    low = "above 0" if least is None else f"from {least:,.12g}"
+    if (
+        not is_number
+        or not (given > 0 if least is None else given >= least)
+        or not given <= most
+        or given == math.inf
+    ):
         kind = "a whole number" if whole else "a number"
-        bounds = f"from {least:,.12g}" + (f" to {most:,.12g}" if most < math.inf else "")
-        raise ShapeError(f"{name} is {given!r}", fix=fix or f"give {kind} {bounds}")
+        high = f" to {most:,.12g}" if most < math.inf else ""
+        raise ShapeError(f"{name} is {given!r}", fix=fix or f"give {kind} {low}{high}")
     return given
 
 

@@ -54,7 +54,7 @@ REFUSED = [
     ((*COMPRESS, *HALF, "--out", "net.safetensors"), "net.safetensors is there already"),
     ((*COMPRESS, *HALF, "--out", "file/deep/small.safetensors", "--json"), "cannot write "),
     ((*COMPRESS, "--error", "2"), "the budget error= is 2"),
-    ((*COMPRESS, "--error", "-0.1"), "the budget error= is -0.1"),
+    ((*COMPRESS, "--error", "0"), "the budget error= is 0"),
     ((*COMPRESS, "--seconds", "2"), "the budget seconds= is 2"),
     ((*COMPRESS, "--parameters", "1.5"), "the budget parameters= is 1.5"),
     (("sweep", *LINEAR, "--set", "rank=1", "--over", "rank=1,2"), "'rank' is given by --set and by --over"),

@@ -541,7 +541,7 @@ def test_batches_keep_the_bound_of_an_error(is_graph: bool) -> None:
 
 @pytest.mark.parametrize("limit", [0, -0.1, 1.5, math.nan, True, "0.1"])
 def test_largest_errors_are_numbers_up_to_1(limit: Any) -> None:
-    with pytest.raises(tn.ShapeError, match="is no error of a weight"):
+    with pytest.raises(tn.ShapeError, match=r"max_error is [^\n]*\nfix: give a number above 0 to 1"):
         tn.compress(nn.Linear(8, 8), parameters=0.5, max_error=limit)
 
 
@@ -1254,7 +1254,7 @@ def test_what_distillation_has_no_use_for_is_refused() -> None:
     with pytest.raises(EquationError, match="no real numbers"):
         tn.distill(nn.Sequential(small.model, _Best()), nn.Sequential(network, _Best()), batches)
     for rate in (0, -1.0, math.nan, math.inf, True, "fast"):
-        with pytest.raises(ShapeError, match="rate="):
+        with pytest.raises(ShapeError, match="rate is"):
             tn.distill(small, network, batches, rate=rate)  # type: ignore[arg-type]
     after = small.model.state_dict()
     assert all(torch.equal(each, after[name]) for name, each in before.items())

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
-from ..display import WIDTH, Filled, printable, rounded, table, wrapped
+from ..display import Filled, columns, printable, rounded, table, wrapped
 from ..errors import ShapeError, checked_call, checked_number
 from ..weights.equations import checked_modes, rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
@@ -54,7 +54,7 @@ class Budget:
         is_part = kind in ("seconds", "error") or not isinstance(amount, Integral)
         whole = "" if kind in ("seconds", "error") else ", or a whole number"
         fix = f"give a part of what it is now, as 0.2{whole}"
-        checked_number(amount, f"the budget {kind}=", most=1.0 if is_part else math.inf, fix=fix)
+        checked_number(amount, f"the budget {kind}=", None, 1.0 if is_part else math.inf, fix=fix)
         return Budget(kind, float(amount) if is_part else int(amount))
 
     def limit(self, now: float) -> float:
@@ -84,7 +84,7 @@ class Options:
         Raises:
             ShapeError: a form or the largest error is invalid.
         """
-        most = math.inf if max_error is None else checked_number(max_error, "max_error", most=1.0)
+        most = math.inf if max_error is None else checked_number(max_error, "max_error", None, 1.0)
         modes = None if modes is None else checked_modes(modes)
         methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
         methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
@@ -144,37 +144,27 @@ class Allocation:
 
     def __str__(self) -> str:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
-        widths = [max(map(len, column)) for column in zip(*self._table, strict=True)]
-        first = min(widths[0], max(len("weight"), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines = [*wrapped(self._title, ""), ""]
-        for (name, *cells), reason in zip(self._table, ["", *(row.reason for row in self.rows)], strict=True):
-            # a name that is too wide gets its own line before the rest
-            lead = f"{name}\n{'':{first}}" if len(name) > first else f"{name:<{first}}"
-            sides = zip(cells, "<<<>>>", widths[1:], strict=True)
-            shown = (f"{cell:{side}{width}}" for cell, side, width in sides)
-            lines.append("  ".join([lead, *shown]).rstrip())
-            lines += wrapped(reason)
-        return "\n".join(lines)
+        return "\n".join([*wrapped(self._title, ""), "", columns(self._table, "<<<<>>><", formula=7)])
 
     def _repr_html_(self) -> str:
-        heads, *cells = self._table
-        rows = list[list[str | Filled]]()
-        for (*first, error), row in zip(cells, self.rows, strict=True):
-            rows.append([*first, Filled(error, min(row.level.error, 1.0)), row.reason])
-        return table([*heads, "why"], rows, "llllrrrl", self._title)
+        heads, *lines = self._table
+        cells = list[list[str | Filled]]()
+        for (*first, error, why), row in zip(lines, self.rows, strict=True):
+            cells.append([*first, Filled(error, min(row.level.error, 1.0)), why])
+        return table(heads, cells, "llllrrrl", self._title)
 
     @property
     def _table(self) -> list[tuple[str, ...]]:
-        """The headings, and the cells of each weight: four texts, then numbers."""
+        """The headings, and the cells of each weight: four texts, three numbers, and why it has this level."""
         in_bytes = self.budget.kind == BYTES
         unit = "bytes" if in_bytes else "parameters"
-        found: list[tuple[str, ...]] = [("weight", "shape", "form", "rank", unit, "of dense", "error")]
+        found: list[tuple[str, ...]] = [("weight", "shape", "form", "rank", unit, "of dense", "error", "why")]
         for row in self.rows:
             level, shape = row.level, "×".join(map(str, row.shape))
             size, dense = (each.cost if in_bytes else each.parameters for each in (level, row.dense))
             rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
             texts = printable(row.path), shape, level.method or "dense", rank if level.method else ""
-            found.append((*texts, f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"))
+            found.append((*texts, f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}", row.reason))
         return found
 
     @property

@@ -44,7 +44,7 @@ def distill(
 
     Raises:
         EquationError: there are no batches, no parameter to train, no module of such a name, or no real results.
-        ShapeError: the networks answer in different shapes, `steps` is not positive, or `rate` is negative.
+        ShapeError: the networks answer in different shapes, or `steps` or `rate` is not positive.
         DtypeError: what they answer is not finite.
 
     Example:
@@ -58,7 +58,7 @@ def distill(
     student = student.model if isinstance(student, Compressed) else student
     torch = networks(student, teacher)
     checked_number(steps, "steps", 1, whole=True)
-    checked_number(rate, "rate")
+    checked_number(rate, "rate", None)
     names = names_in(hidden, "hidden modules")
     checked_call(progress, "progress", "a step, all steps, and the loss")
     place = None if resume is None else path_of(resume)
