@@ -76,6 +76,7 @@ class Options:
     include: str | Sequence[str]
     exclude: str | Sequence[str]
     progress: Callable[[str, int, int], None] | None
+    activations: str | None = None
 
     @staticmethod
     def of(budget: Budget, method: Any, modes: Any, max_error: float | None, *others: Any) -> Options:

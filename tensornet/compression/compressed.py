@@ -33,6 +33,10 @@ PRETRAINED = "tensornet.safetensors"
 """The file in a folder that `save_pretrained` of a compressed or adapted network of transformers writes."""
 
 
+INT8 = "int8"
+"""The type that activations are rounded to where a user asks for it."""
+
+
 def file_of(path: str | Path) -> Path:
     """The file of factors or adapters: the path itself, or the file in a folder that `save_pretrained` wrote."""
     found = path_of(path)
@@ -56,6 +60,7 @@ class Compressed:
         allocation: the form and rank of each weight, and why they were chosen.
         misfits: the errors of each weight that became factors.
         loss: ‖y − ŷ‖²/‖y‖² of the output y for calibration batches that were held out; None without such batches.
+        activations: the type that a module may round them to; None if it computes with floats.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -69,6 +74,7 @@ class Compressed:
     allocation: Allocation
     misfits: Mapping[str, Misfit] = field(default_factory=dict)
     loss: float | None = None
+    activations: str | None = None
 
     def __str__(self) -> str:
         return str(self.allocation)
@@ -96,7 +102,8 @@ class Compressed:
         with _new_file(place) as half:
             from safetensors.torch import save_model
 
-            save_model(self.model, str(half), metadata)
+            rounds = {} if self.activations is None else {"activations": self.activations}
+            save_model(self.model, str(half), {**metadata, **rounds})
         return place
 
 
@@ -211,7 +218,9 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
             "give module=, one of the structure that it had before, as AutoModel.from_config(config) makes it"
         )
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
-    return Compressed(networks(module).restored(module, allocation, str(path)), None, allocation)
+    activations = metadata.get("activations")
+    model = networks(module).restored(module, allocation, activations, str(path))
+    return Compressed(model, None, allocation, activations=activations)
 
 
 def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:

@@ -25,11 +25,11 @@ from ..protocol import Backend, backend_of, load_backend
 from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile
 from ..sizes import evaluate
-from ..weights.equations import CODES, Modes
+from ..weights.equations import CODES, Modes, rounding_of
 from ..weights.freezing import freeze
 from ..weights.substitution import substitute
 from .allocating import Allocation, Budget, Options, Whole, allotted
-from .compressed import Compressed, networks
+from .compressed import INT8, Compressed, networks
 from .levels import AUTO, BYTES, KERNELS, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
 
 T = TypeVar("T")
@@ -59,6 +59,7 @@ def compress(
     uniform: bool = False,
     max_error: float | None = None,
     calibrate: Any = None,
+    activations: str | None = None,
     backend: str | Backend = "torch",
     device: str | None = None,
     progress: Telling | None = None,
@@ -99,6 +100,9 @@ def compress(
             them. The way that changes the output least on batches held out is taken. A bound `error` is of the products
             with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword
             arguments.
+        activations: "int8" lets rounded linear layers, GRUs and LSTMs of a module round what they multiply as well,
+            and run kernels of integers where these are expected to be faster: without gradients, in evaluation mode,
+            on x86 processors.
         backend, device: the target for which FLOPs and seconds are planned.
         progress: called with a weight, the number of weights done, and their total.
         **sizes: the sizes of open axes of a graph, for FLOPs and seconds; 64 where none is given.
@@ -122,6 +126,7 @@ def compress(
     torch = None if isinstance(network, Graph) else networks(network)
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
+    options = replace(options, activations=_activations(activations, options, torch is not None))
     if torch is not None:
         if params is not None or sizes:
             names = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
@@ -137,6 +142,26 @@ def compress(
         ways.append([replace(each, metric=None) for each in ways[0]])
     loss = functools.partial(own.loss, held if ways[0] else ())
     return best(ways, options, own.whole(load_backend(backend), device), Trial(own.made, loss))
+
+
+def _activations(given: str | None, options: Options, is_module: bool) -> str | None:
+    """The type that activations are rounded to.
+
+    Raises:
+        EquationError: there is no such type, no weight is rounded, or the network is a graph.
+    """
+    if given is None:
+        return None
+    if given != INT8:
+        raise EquationError(f"activations={given!r} is no type of activations", fix=f'give "{INT8}" or None')
+    if not is_module:
+        raise EquationError("a graph computes with floats", fix="leave activations= out, or give a module")
+    if not any(rounding_of(name)[1] for name in options.methods):
+        fix = "give a budget of bytes, or a method that rounds, as int8"
+        raise EquationError(
+            "activations= are of layers with rounded weights, and no form rounds them", fix=fix
+        )
+    return given
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tensornet.compression.allocating import Allocation, Options, Whole
-from tensornet.compression.compressed import Compressed
+from tensornet.compression.compressed import INT8, Compressed
 from tensornet.compression.compressing import Factors, Trial, best, held_out, lost_by
 from tensornet.compression.levels import Candidate, cost_of
 from tensornet.errors import EquationError, ShapeError
@@ -22,8 +22,9 @@ from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .calibrating import calibrate_by, is_written, tensors_of, unwritten
-from .factorized import CONVOLUTION, factorize, form_of, splits_output
+from .factorized import CONVOLUTION, LINEAR, TURNED, factorize, form_of, splits_output
 from .holdings import Holding, finite, holdings_of
+from .integer_kernels import Integers
 from .recurrent import closed, opened
 from .rounded import of_factors
 from .running import batches_in, evaluating, results
@@ -37,11 +38,12 @@ def _made(module: Module, options: Options, allocation: Allocation, factors: Fac
     network = copied(module)
     for each in holdings_of(network, options.include, options.exclude):
         if each.path in factors:
-            _put(each, *allocation.weights[each.path], options.modes, factors[each.path])
+            level = allocation.weights[each.path]
+            _put(each, *level, options.modes, factors[each.path], options.activations)
     network = closed(network)
     if factors:
-        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
-    return Compressed(network, None, allocation)
+        saves_itself(network, functools.partial(_write, allocation, options.activations), INSTEAD)
+    return Compressed(network, None, allocation, activations=options.activations)
 
 
 def _loss(module: Module, held: Sequence[Any], made: Compressed) -> float | None:
@@ -179,7 +181,7 @@ def _cheaper(holdings: Sequence[Holding], options: Options, calibrate: Any) -> l
     return found
 
 
-def restored(module: Module, allocation: Allocation, path: str) -> Module:
+def restored(module: Module, allocation: Allocation, activations: str | None, path: str) -> Module:
     """A copy of a network with factors where an allocation has them, and all values from a safetensors file.
 
     Raises:
@@ -202,7 +204,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
             )
             for factor, shape in zip(form.product.factors, form.shapes, strict=True)
         }
-        _put(holdings[name], method, rank, allocation.modes, zeros)
+        _put(holdings[name], method, rank, allocation.modes, zeros, activations)
     network = closed(network)
     try:
         load_model(network, path)
@@ -210,19 +212,24 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
         fix = "give a module of the structure that was compressed"
         raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
     if weights:
-        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
+        saves_itself(network, functools.partial(_write, allocation, activations), INSTEAD)
     return network
 
 
 INSTEAD = 'found.save("small.safetensors") of what tensornet.compress returned'
 
 
-def _write(allocation: Allocation, network: Module, path: Path) -> Path:
-    return Compressed(network, None, allocation).save(path)
+def _write(allocation: Allocation, activations: str | None, network: Module, path: Path) -> Path:
+    return Compressed(network, None, allocation, activations=activations).save(path)
 
 
 def _put(
-    holding: Holding, method: str, rank: Rank, modes: Modes | None, factors: Mapping[str, torch.Tensor]
+    holding: Holding,
+    method: str,
+    rank: Rank,
+    modes: Modes | None,
+    factors: Mapping[str, torch.Tensor],
+    activations: str | None,
 ) -> None:
     """Puts factors in the place of a weight in all layers that hold it."""
     like = holding.weight
@@ -236,3 +243,7 @@ def _put(
     for module, kind in holding.holders:
         groups = module.groups if kind == CONVOLUTION else 1
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
+        if activations == INT8 and kind in (LINEAR, TURNED) and rounding_of(method)[1]:
+            codes = [array for name, array in factors.items() if name.endswith(CODES)]
+            columns = holding.shape[kind.columns[0]]
+            module.__dict__["_integers"] = Integers(min(each.numel() for each in codes), columns)

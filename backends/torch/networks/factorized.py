@@ -158,6 +158,9 @@ def _rounded(module: Any) -> torch.Tensor | None:
 
 
 def _linear(module: Any, x: Any) -> Any:
+    integers = None if is_recorded() else module.__dict__.get("_integers")
+    if integers is not None and (made := integers.linear(module, x)) is not None:
+        return made
     if (whole := _rounded(module)) is not None:
         # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
         x = x if x.ndim == 2 else x.contiguous()

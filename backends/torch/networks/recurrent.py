@@ -5,7 +5,8 @@
 A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
 the factors. Inputs are multiplied by V of a weight U·V before the kernel, which then reads U. Without gradients, it
 measures both at each new number of rows, and then takes what was faster. The loop does less arithmetic, and has fewer
-operations at each position; the kernel spends no time in Python.
+operations at each position; the kernel spends no time in Python. Where activations may be rounded, kernels of integers
+are a third way.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from ..module import held_value
 from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_PLACE, steps
+from . import integer_kernels
 from .factorized import Factorized
 from .kept import Kept
 from .running import clocked
@@ -116,7 +118,8 @@ class Recurrence(_Opened):
         super().__init__(base)
         nothing = [None for _ in base._flat_weights_names]
         base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
-        self.__dict__.update(_kept=Kept[_Flat](), _faster={})
+        integers = integer_kernels.Integers(next(self.pairs())[1].weight.numel(), base.input_size)
+        self.__dict__.update(_kept=Kept[_Flat](), _faster={}, _integers=integers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": Kept(), "_faster": {}}
@@ -158,15 +161,21 @@ class Recurrence(_Opened):
 
     def _measured(self, input: Any, hx: Any) -> Any:
         """The faster way at about so many rows, by the clock; without factors of states a loop is not faster."""
+        cells = self._integers.cells(self, input, hx)
+        by_integers: list[Any] = [functools.partial(self._by_integers, cells)] if cells else []
         if not any(_is_product(hh) for _, hh in self.pairs()):
-            return self._fused(input, hx)
+            return [*by_integers, self._fused][0](input, hx)
         rows = input.shape[0 if self.base.batch_first else 1]
-        key = (rows - 1).bit_length(), input.device, input.dtype
-        ways = self._stepped, self._fused
+        key = (rows - 1).bit_length(), bool(cells), input.device, input.dtype
+        ways = self._stepped, self._fused, *by_integers
         if key not in self._faster:
             times = clocked([functools.partial(way, input, hx) for way in ways])
             self._faster[key] = times.index(min(times))
         return ways[self._faster[key]](input, hx)
+
+    def _by_integers(self, cells: Any, input: Any, hx: Any) -> Any:
+        """By the kernel of torch that rounds inputs and states."""
+        return integer_kernels.recurrence(self.base, cells, input, self._starts(input, hx))
 
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights."""

@@ -49,15 +49,18 @@ class Rounded(torch.nn.Module):
 
     def forward(self) -> torch.Tensor:
         """The factor."""
-        # attributes of modules would take much of the time of small calls
-        scale = self._parameters.get("scale")  # replicas have no parameters
-        read: Any = self._buffers["codes"], self.scale if scale is None else scale
+        read = self.tensors()
         if is_recorded():
             return self._product()
         if (torch.is_grad_enabled() and read[1].requires_grad) or "free" in self._parameters:
             self._kept.clear()
             return self._product()
         return self._kept.read(read, self.training, lambda: self._product().detach())
+
+    def tensors(self) -> list[Any]:
+        """The codes and the scales. Attributes of modules would take much of the time of small calls."""
+        scale = self._parameters.get("scale")  # replicas have no parameters
+        return [self._buffers["codes"], self.scale if scale is None else scale]
 
     def train(self, mode: bool = True) -> Any:
         """Training mode, or evaluation mode. What was kept is made again."""
