@@ -248,6 +248,10 @@ def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
     assert relative_time((nn.Linear(2, 2),), {}, read) is None
     count = sum(each.numel() for each in read.model.parameters())
     assert count <= 0.8 * sum(each.numel() for each in network.parameters())
+    assert read.activations is None
+    again = tmp_path / "again.safetensors"
+    command(tmp_path / "bert", "--bytes", 0.3, "--method", "int8", "--activations", "int8", "--out", again)
+    assert tn.load_compressed(again, bert()).activations == "int8"
 
 
 # ---------------------------------------------------------------------------- modules

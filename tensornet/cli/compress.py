@@ -38,6 +38,7 @@ def compress(
     method: Annotated[Texts, Option(help="A form, e.g. `tt` or `int4`; repeatable.")] = None,
     include: Annotated[Texts, Option(help="A pattern of the weights to look at; repeatable.")] = None,
     exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
+    activations: Annotated[str | None, Option(help="`int8` rounds activations too, in a folder.")] = None,
     out: Annotated[Path | None, Option(help="To write; else `<checkpoint>.small.safetensors`.")] = None,
     compare: Annotated[bool, Option("--compare", help="Try SVD, int8 and int4 as well.")] = False,
     report: Annotated[Path | None, Option(help="A page with error, size and time, HTML.")] = None,
@@ -80,6 +81,7 @@ def compress(
             *network,
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
+            activations=activations,
             progress=lambda path, done, of: bar.update(task, completed=done, total=of, description=path),
             **sizes_of(size, tn.compress),
         )

@@ -156,11 +156,9 @@ def _activations(given: str | None, options: Options, is_module: bool) -> str | 
         raise EquationError(f"activations={given!r} is no type of activations", fix=f'give "{INT8}" or None')
     if not is_module:
         raise EquationError("a graph computes with floats", fix="leave activations= out, or give a module")
-    if not any(rounding_of(name)[1] for name in options.methods):
-        fix = "give a budget of bytes, or a method that rounds, as int8"
-        raise EquationError(
-            "activations= are of layers with rounded weights, and no form rounds them", fix=fix
-        )
+    if options.budget.kind != BYTES and not any(rounding_of(name)[1] for name in options.methods):
+        what = "activations= are of layers with rounded weights, and no form rounds them"
+        raise EquationError(what, fix="give a budget of bytes, or a method that rounds, as int8")
     return given
 
 
