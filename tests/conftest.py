@@ -39,10 +39,7 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 hypothesis.settings.register_profile(
-    "thorough",
-    hypothesis.settings.get_profile("ci"),
-    derandomize=False,
-    max_examples=1000,
+    "thorough", hypothesis.settings.get_profile("ci"), derandomize=False, max_examples=1000
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -101,6 +98,13 @@ def users_plans(users_node: float) -> Iterator[None]:
         yield
 
 
+def needs(*modules: str) -> None:
+    """Skips a file where one of these is not installed; none is imported for that."""
+    for each in modules:
+        if importlib.util.find_spec(each) is None:
+            pytest.skip(f"needs {each}", allow_module_level=True)
+
+
 def _why_no_gpu() -> str:
     """Why tests marked `gpu` cannot run here; empty where they can."""
     if importlib.util.find_spec("torch") is None:
@@ -130,7 +134,7 @@ def pytest_collection_finish() -> None:
     """What stands by then stays: the collector of garbage need not walk all libraries again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(100_000, 20, 50)
 
 
 def examples(count: int) -> hypothesis.settings:
@@ -281,17 +285,10 @@ def saved_for_backward() -> Iterator[dict[int, int]]:
         yield saved
 
 
-def forked() -> Any:
-    """Processes that need not import all again."""
+def forked(*heavy: str) -> Any:
+    """Processes that need not import these again."""
     context = multiprocessing.get_context("forkserver")
-    heavy = [
-        "tests.test_training",
-        "matplotlib",
-        "sklearn.datasets",
-        "sympy",
-        "torch._dynamo",
-    ]
-    context.set_forkserver_preload(heavy)
+    context.set_forkserver_preload([*heavy])
     return context
 
 

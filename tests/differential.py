@@ -410,11 +410,7 @@ def _gradients(
         if number:
             return
         gradients = dict(
-            zip(
-                wrt,
-                _called(made, _compiled(made, backend), {**arrays, **seeds}, backend),
-                strict=True,
-            )
+            zip(wrt, _called(made, _compiled(made, backend), {**arrays, **seeds}, backend), strict=True)
         )
     else:
         step = _step(case, graph, weights, wrt, backend)
@@ -472,11 +468,7 @@ def _stepped(
 
 
 def _dropped(
-    case: Program,
-    graph: tn.Graph,
-    moved: Callable[[float], Arrays],
-    weights: Arrays,
-    direction: Arrays,
+    case: Program, graph: tn.Graph, moved: Callable[[float], Arrays], weights: Arrays, direction: Arrays
 ) -> None:
     """The gradient of what is dropped at random, against differences of the step itself where it draws the same."""
     step = _step(case, graph, weights, [*direction], "torch")

@@ -478,12 +478,17 @@ def one_program(graph: tn.Graph, arrays: dict[str, torch.Tensor], number: int) -
     agree(gradients(z, cut_seeds, others), [own(g, place) for g, place in zip(expected, places, strict=True)])
 
 
-if __name__ == "__main__":
+def started(name: str, *arguments: str, **group: Any) -> None:
+    """Calls a function of this file as one process of a group."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo", **group)
     try:
-        globals()[sys.argv[1]](*sys.argv[2:])
+        globals()[name](*arguments)
     finally:
         distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    started(*sys.argv[1:])

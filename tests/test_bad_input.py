@@ -54,17 +54,6 @@ def test_a_tensor_with_an_end_alone_is_read_along_a_diagonal() -> None:
     assert tn.layer(str(graph)) == graph
 
 
-def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
-    """`u` is as long as `p`, and `2*p+p` would be three times a position."""
-    text = "x[b,t]: input\nK[u]: input\nq[b,p]: input\ny[b,p] = x[b,2*p+u] * K[p] * q[b,p]"
-    graph = tn.layer(text, b=3, p=4)
-    assert tn.layer(str(graph)) == graph
-    assert all(tn.layer(str(each)) == each for each in (tn.gradient(graph, wrt=name) for name in "xK"))
-    x, K, q = (np.random.default_rng(0).normal(size=shape) for shape in ((3, 11), 4, (3, 4)))
-    found = tn.compile(graph, backend="numpy", dtype="float64")({}, x, K, q)
-    np.testing.assert_allclose(found, x[:, 4 + 2 * np.arange(4)] * K * q)
-
-
 # ---------------------------------------------------------------------------- what is no graph
 
 
@@ -250,7 +239,7 @@ def test_a_constant_may_be_of_any_library(value: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"arity": 0, "numpy": np.hypot}, {"numpy": 3}, {}], ids=str)
 def test_a_function_that_is_refused_is_not_registered(options: dict[str, Any]) -> None:
-    with pytest.raises(tn.EquationError, match="'mine'"):
+    with pytest.raises((tn.EquationError, tn.ShapeError), match="'mine'"):
         tn.register("mine", **options)
     assert "mine" not in FUNCTIONS
 
@@ -300,29 +289,10 @@ def test_comments_may_hold_anything() -> None:
 # ---------------------------------------------------------------------------- numbers that nobody can compute
 
 
-@pytest.mark.parametrize(
-    ("right", "size"),
-    [
-        ("x[b,2]", 5),
-        ("x[b,-3] * x[b,i]", 5),
-        ("sum[i](pad(exp(x[b,i]), i=(1,-4)))", 5),
-        ("x[b,i] * (3 % (i - 2) + 3 // (i - 2) + sqrt(i - 3) + log(i - 2) + (i - 2)**-1)", 5),
-        ("x[b,i] * exp(i*1000)", 0),
-    ],
-)
-def test_what_some_sizes_do_not_allow_others_do(right: str, size: int) -> None:
-    tn.compile(tn.layer(f"y[b] = {right}", inputs="x"))({}, np.ones((2, size)))
-
-
 def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
     run = tn.compile(tn.layer("y[b] = x[b,i] / i", inputs="x"))
     with np.errstate(invalid="ignore"):
         assert np.isnan(run({}, np.ones((2, 0)))).all()
-
-
-def test_a_size_that_an_empty_array_does_not_tell_may_be_given() -> None:
-    graph = tn.layer("z[u]: input\ny[p] = x[(p,u)] * z[u]", inputs="x", p=4)
-    assert tn.compile(graph)({}, np.ones(0), np.ones(0)).tolist() == [0] * 4
 
 
 # ---------------------------------------------------------------------------- what calls are given

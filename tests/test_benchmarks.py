@@ -183,10 +183,7 @@ def test_what_disagrees_is_not_timed(other: Any, told: str) -> None:
 def test_derivatives_that_disagree_are_not_timed() -> None:
     def build(place: Place) -> dict[str, Contestant]:
         x = place.drawn(3).requires_grad_()
-        return {
-            OURS: Contestant(torch.square, (x,)),
-            "other": Contestant(lambda x: x * x.detach(), (x,)),
-        }
+        return {OURS: Contestant(torch.square, (x,)), "other": Contestant(lambda x: x * x.detach(), (x,))}
 
     case = Case("square", build, MEASURES)
     forward, backward = measured(case, Place(), MEASURES, "eager", 1)

@@ -430,21 +430,6 @@ def test_a_block_calls_blocks_that_are_defined_before_it() -> None:
     assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
 
 
-def test_a_block_s_own_definition_comes_before_one_around_it() -> None:
-    text = """
-        def scaled(x):
-            y[b] = 2 * x[b]
-        def other(x):
-            x[b]: input
-            def scaled(x):
-                y[b] = 3 * x[b]
-            z = scaled(x)
-        u = other(x)
-        v = scaled(u)
-    """
-    assert tn.compile(tn.layer(text, inputs="x[b]"))({}, np.ones(1)) == [6.0]
-
-
 def test_the_lines_of_a_graph_say_what_its_calls_compute() -> None:
     graph = tn.layer(NESTED)
     assert graph.lines()[:2] == ["def one(x):", "    def block(x):"]

@@ -253,7 +253,7 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
     assert set(rows) == {*(name for name, row in FUNCTIONS.items() if not row.is_kernel), "sum"}
     normalize = rows["normalize"]
     assert [normalize[name] for name in ("kind", "form", "axes", "arity", "options")] == [
-        *("axis", "normalize[j](a, eps=1e-05)", "kept", [1, 1], {"eps": 1e-5}),
+        *("axis", "normalize[j](a, eps=1e-05)", "kept", [1, 1], {"eps": 1e-5})
     ]
     assert [normalize[name] for name in ("amounts", "infix", "yields", "complex")] == [
         [],

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.language.expression import show
 
 from .conftest import covered
-
-torch = pytest.importorskip("torch")
-
 
 FACTORIZED = {
     "U[c,r] * G[s,r,u,v] * V[o,s]": {"r": 4, "s": 5},

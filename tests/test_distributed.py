@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import tensornet as tn
-
-torch = pytest.importorskip("torch")
 
 SCRIPT = """
 import sys

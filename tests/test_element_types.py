@@ -132,10 +132,7 @@ def agrees_with_numpy(graph: tn.Graph, backend: str, dtype: str, *arrays: Any) -
             np.testing.assert_allclose(values, one.astype(float), rtol=rtol, atol=rtol, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "backend"),
-    typed("float64 float32 float16 int64 bool", "float32 int64"),
-)
+@pytest.mark.parametrize(("dtype", "backend"), typed("float64 float32 float16 int64 bool", "float32 int64"))
 def test_functions_agree_on_numbers_at_the_edge(dtype: str, backend: str) -> None:
     """NaN, infinities, zeros of both signs, the greatest and the least integers."""
     if not has(backend, dtype):
@@ -545,10 +542,7 @@ def test_half_precision_does_not_overflow_on_the_way(backend: str, dtype: str) -
         np.testing.assert_allclose(found, expected, rtol=exact[0], atol=exact[1], err_msg=text)
 
 
-@given(
-    st.floats(-50, 50),
-    st.sampled_from([n for n in POINTWISE if n not in (*POSITIVE, "cast", "widen")]),
-)
+@given(st.floats(-50, 50), st.sampled_from([n for n in POINTWISE if n not in (*POSITIVE, "cast", "widen")]))
 def test_a_function_of_a_number_is_that_of_an_array(value: float, name: str) -> None:
     """`gelu_tanh(1.0)` was the exact gelu."""
     graph = tn.layer(f"y[i] = x[i] * {name}({value!r})", inputs="x")

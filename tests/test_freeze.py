@@ -43,8 +43,7 @@ def expected(graph: tn.Graph, params: Any, x: Any, **sizes: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend"),
-    covered(["tucker", "cp", "tt", "blocktt", "kronecker"], ["numpy", "torch", "jax"]),
+    ("kind", "backend"), covered(["tucker", "cp", "tt", "blocktt", "kronecker"], ["numpy", "torch", "jax"])
 )
 def test_a_frozen_factorized_layer_computes_the_same(kind: str, backend: str) -> None:
     graph = tn.models.linear(MODES, MODES, factorization=kind, rank=0.3)

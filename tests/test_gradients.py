@@ -116,10 +116,7 @@ def product_of_others(x: Array, *left_out: int) -> float:
     return float(np.prod([each for at, each in enumerate(x) if at not in left_out]))
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", "torch", "jax", STRICT],
-)
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", STRICT])
 @pytest.mark.parametrize("zeros", [[], [1], [0, 3], [0, 1, 3], [0, 1, 2, 3]], ids=str)
 def test_derivatives_of_a_product_of_elements_of_any_order(zeros: list[int], backend: str) -> None:
     """∂³/∂x_i∂x_j∂x_k Π x is the product of the others where i, j and k differ, and else 0; zeros are nothing special."""
@@ -284,7 +281,7 @@ def test_a_size_in_brackets_is_not_the_name_of_an_axis() -> None:
 
 @pytest.mark.parametrize("name", sampled(MODELS, ["vit", "transformer_classifier"]))
 def test_models(name: str) -> None:
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
     check(graph, {**given, **parameters_of(graph)})
 
@@ -410,7 +407,7 @@ def test_derivatives_of_derivatives() -> None:
 
 @pytest.mark.parametrize("name", sampled(["vit", "tensor_swin"], ["vit"]))
 def test_products_of_the_hessian_of_a_model_with_a_vector(name: str) -> None:
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     whole = with_loss(graph, tn.layer("loss = mean[b,o](y[b,o] ** 2)", inputs="y[b,o]"))
     (x,), parameters = inputs(np.random.default_rng(0)), parameters_of(whole)
     chosen = list(parameters)[::5]
@@ -473,12 +470,9 @@ def test_a_tensor_train(count: int) -> None:
 # ---------------------------------------------------------------------------- a loss, and its gradients
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", "torch", STRICT],
-)
+@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT])
 def test_a_loss_with_its_gradients(backend: str) -> None:
-    graph, inputs = MODELS["vit"]
+    graph, inputs = MODELS["vit"]()
     (x,), parameters, t = inputs(np.random.default_rng(0)), parameters_of(graph), np.array([4, 0, 2])
     step = tn.value_and_grad(graph, loss=models.cross_entropy(), backend=BACKENDS[backend]())
     held = {name: array_of(backend, array) for name, array in parameters.items()}
@@ -530,10 +524,7 @@ def test_a_loss_by_its_name() -> None:
 # ---------------------------------------------------------------------------- complex numbers
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", "torch", "jax", STRICT],
-)
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", STRICT])
 @pytest.mark.parametrize(
     "derivative", [tn.gradient, tn.jvp, lambda graph, wrt: tn.gradient(tn.gradient(graph, wrt=wrt), wrt=wrt)]
 )
@@ -583,10 +574,7 @@ def test_nothing_is_dropped_outside_training(backend: str) -> None:
     assert float(value) == pytest.approx(np.sum((x @ w.T) ** 2))
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", "jax", STRICT],
-)
+@pytest.mark.parametrize("backend", ["numpy", "jax", STRICT])
 def test_what_is_dropped_is_kept_for_the_way_back_as_truth_values(backend: str) -> None:
     graph = tn.layer("h[b,j] = dropout(x[b,i] * W[j,i], 0.25)\nloss = sum[b,j](h[b,j])", inputs="x")
     plan = tn.plan(graph, backend=BACKENDS[backend](), training=True, b=64, i=8, j=32)
@@ -595,10 +583,7 @@ def test_what_is_dropped_is_kept_for_the_way_back_as_truth_values(backend: str) 
     assert tn.Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", "torch", STRICT],
-)
+@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT])
 def test_what_is_left_is_on_the_scale_of_the_whole(backend: str) -> None:
     """y = x · m / (1 − rate), the gradient ȳ · m / (1 − rate), with one m of both ways; neither outside training."""
     graph, library = (

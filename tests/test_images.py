@@ -12,23 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-
-import torch
-
 from tensornet.study.arrays import are_arrays, load_arrays
 from tensornet.study.task import Recipe
 from tensornet.study.text import load_texts
-from tensornet.study.thesis import (
-    Source,
-    load_images,
-    read_mnist,
-    source_of,
-)
+from tensornet.study.thesis import Source, load_images, read_mnist, source_of
 from tensornet.study.training import augmented
 
 draw = np.random.default_rng(0)

@@ -55,7 +55,7 @@ TRACED = ("vit", "transformer_classifier", "tensor_swin", "llama_stored")
 
 def model(name: str) -> tuple[tn.Graph, dict[str, Any], list[Any], Any]:
     """A model, its parameters and inputs, and its function on JAX of parameters alone."""
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     given = inputs(np.random.default_rng(0))
     f, arrays = tn.compile(graph, backend="jax"), [on_jax(x=each)["x"] for each in given]
     return graph, parameters_of(graph), given, lambda parameters: first(f(parameters, *arrays))

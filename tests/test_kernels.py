@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
@@ -17,8 +18,6 @@ from tensornet.planning.steps import Step
 from . import oracle
 from .differential import by_numpy, computed, drawn
 from .programs import records, titled
-
-torch = pytest.importorskip("torch")
 
 KERNEL = "scaled_dot_product_attention"
 

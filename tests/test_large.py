@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import tensornet as tn
-
-torch = pytest.importorskip("torch")
 
 LAYER = "y[b,o] = x[b,i] * W[o,i] + u[o]"
 PRODUCT = "y[b,n,o] = x[b,n,i] * z[b,o,i]"

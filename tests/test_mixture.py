@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet import models
@@ -20,8 +21,6 @@ from .differential import BACKENDS, by_numpy, computed, drawn
 from .test_gradients import agrees_with_differences
 from .test_gradients import check as agrees_with_autograd
 from .test_rewrites import passed
-
-torch = pytest.importorskip("torch")
 
 KERNELS = ("grouped_matmul", "grouped_outer")
 GROUPED = passed("grouped GEMM", *KERNELS)

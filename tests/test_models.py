@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,11 @@ def drawn(text: str) -> Callable[[np.random.Generator], list[Array]]:
     return lambda rng: [kinds[kind](rng, tuple(map(int, shape.split(",")))) for kind, _, shape in told]
 
 
+def made(make: Callable[[], tn.Graph], text: str) -> tuple[tn.Graph, Any]:
+    """A model, made when a test asks for it, and what draws its inputs."""
+    return make(), drawn(text)
+
+
 STAGES = ((2, 2, 1), (2, 2, 2)), (2, 1), ((2, 1, 1), (1, 2, 2))
 IO: dict[str, Any] = {"repeats": 2, "positions": "given", "resolution": (4, 4), "head": "query"}
 PAIR = "word:3,5 word:3,4"
@@ -42,25 +48,37 @@ REPEATED: dict[str, Any] = {"repeats": 2, "cross_attends": 2, "bands": 3}
 STORED: dict[str, Any] = {"groups": 2, "scaling": (8, 1, 4, 32), "past": True}
 TOKENS: dict[str, Any] = {"length": 7, "segments": True, "padding": True, "head": "tokens"}
 MEMORY: dict[str, Any] = {"two_streams": False, "memory": True, "mask": "padding", "head": None}
-MODELS: dict[str, tuple[tn.Graph, Callable[[np.random.Generator], list[Array]]]] = {
-    name: (graph, drawn(text))
-    for name, graph, text in (
-        ("vit", models.vit(8, 4, 8, 2, 2, 12, 5, head="mlp"), "3,3,8,8"),
-        ("perceiver", models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, **REPEATED), "3,2,4,3"),
-        ("perceiver_io", models.perceiver(None, 2, 5, 8, 1, 2, 4, **IO), "3,7,2 inside:3,7,2"),
-        ("transformer", models.transformer(11, 8, 2, 2, 12, padding=True), f"{PAIR} seen:3,5 all:3,4"),
-        ("transformer_classifier", models.transformer_classifier(11, 3, 8, 2, 2, 12), "word:3,6 all:3,6"),
-        ("bert", models.bert(11, 8, 2, 2, 12, **TOKENS), "word:3,6 all:3,6 two:3,6"),
-        ("clip_text", models.clip_text(11, 8, 2, 2, 12, 5, length=7), "word:3,6"),
-        ("clip_vision", models.clip_vision(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
-        ("deit", models.deit(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
-        ("gpt2", models.gpt2(11, 16, 2, 2, 24, length=7), "word:3,6"),
-        ("llama", models.llama(11, 16, 2, 4, 24, groups=1), "word:3,6"),
-        ("llama_stored", models.llama(11, 8, 2, 4, 12, **STORED), "word:3,2" + 4 * " 3,2,5,2"),
-        ("swin", models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2), "3,3,10,10"),
-        ("tensor_swin", models.tensor_swin(8, 2, *STAGES, 5, window=2, ratios=(2, 1, 1)), "3,3,8,8"),
-        ("xlnet", models.xlnet(11, 8, 2, 2, 12), "word:3,6 six:3,2 seen:3,6,6 two:3,6"),
-        ("xlnet_memory", models.xlnet(11, 8, 2, 2, 12, **MEMORY), "word:3,6 all:3,6 two:3,6 3,4,8 3,4,8"),
+MODELS: dict[str, Callable[[], tuple[tn.Graph, Callable[[np.random.Generator], list[Array]]]]] = {
+    name: functools.cache(functools.partial(made, make, text))
+    for name, make, text in (
+        ("vit", lambda: models.vit(8, 4, 8, 2, 2, 12, 5, head="mlp"), "3,3,8,8"),
+        ("perceiver", lambda: models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, **REPEATED), "3,2,4,3"),
+        ("perceiver_io", lambda: models.perceiver(None, 2, 5, 8, 1, 2, 4, **IO), "3,7,2 inside:3,7,2"),
+        (
+            "transformer",
+            lambda: models.transformer(11, 8, 2, 2, 12, padding=True),
+            f"{PAIR} seen:3,5 all:3,4",
+        ),
+        (
+            "transformer_classifier",
+            lambda: models.transformer_classifier(11, 3, 8, 2, 2, 12),
+            "word:3,6 all:3,6",
+        ),
+        ("bert", lambda: models.bert(11, 8, 2, 2, 12, **TOKENS), "word:3,6 all:3,6 two:3,6"),
+        ("clip_text", lambda: models.clip_text(11, 8, 2, 2, 12, 5, length=7), "word:3,6"),
+        ("clip_vision", lambda: models.clip_vision(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
+        ("deit", lambda: models.deit(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
+        ("gpt2", lambda: models.gpt2(11, 16, 2, 2, 24, length=7), "word:3,6"),
+        ("llama", lambda: models.llama(11, 16, 2, 4, 24, groups=1), "word:3,6"),
+        ("llama_stored", lambda: models.llama(11, 8, 2, 4, 12, **STORED), "word:3,2" + 4 * " 3,2,5,2"),
+        ("swin", lambda: models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2), "3,3,10,10"),
+        ("tensor_swin", lambda: models.tensor_swin(8, 2, *STAGES, 5, window=2, ratios=(2, 1, 1)), "3,3,8,8"),
+        ("xlnet", lambda: models.xlnet(11, 8, 2, 2, 12), "word:3,6 six:3,2 seen:3,6,6 two:3,6"),
+        (
+            "xlnet_memory",
+            lambda: models.xlnet(11, 8, 2, 2, 12, **MEMORY),
+            "word:3,6 all:3,6 two:3,6 3,4,8 3,4,8",
+        ),
     )
 }
 
@@ -70,7 +88,7 @@ def first(y: Any) -> Any:
 
 
 def agrees_with_numpy(name: str, library: Any, tolerance: float = 1e-9, **on: str) -> None:
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     given, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
     expected = first(tn.compile(graph)(parameters, *given))
     # masks as numbers where no truths are compared
@@ -104,7 +122,7 @@ def test_a_gpu_agrees_with_numpy(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_printed_model_reads_back(name: str) -> None:
-    graph, _ = MODELS[name]
+    graph, _ = MODELS[name]()
     constants = {leaf.name: leaf.value.array() for leaf in graph.constants if leaf.value is not None}
     assert tn.layer(str(graph), constants=constants) == graph
     assert tn.Graph.from_json(graph.to_json()) == graph
@@ -125,7 +143,7 @@ def test_a_model_compiles_to_machine_code(name: str) -> None:
 
 def prepared(name: str) -> tuple[torch.nn.Module, list[torch.Tensor]]:
     """The module of a model, and tensors for its inputs."""
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     given = [torch.tensor(each) for each in inputs(np.random.default_rng(0))]
     given = [each.float() if each.is_floating_point() else each for each in given]
     return tn.module(graph, seed=0), given
@@ -134,7 +152,7 @@ def prepared(name: str) -> tuple[torch.nn.Module, list[torch.Tensor]]:
 def _compiled_step(name: str, backend: str) -> None:
     torch._dynamo.reset()
     module, given = prepared(name)
-    module.load_state_dict({n: torch.tensor(p) for n, p in parameters_of(MODELS[name][0]).items()})
+    module.load_state_dict({n: torch.tensor(p) for n, p in parameters_of(MODELS[name]()[0]).items()})
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     losses = [first(each(*given)).square().mean() for each in (module, compiled)]
     torch.testing.assert_close(losses[1], losses[0])
@@ -166,7 +184,7 @@ def test_a_model_learns_its_examples(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_initial_outputs_are_of_unit_size(name: str) -> None:
     """Neither vanishing nor exploding with the derived initial values."""
-    graph, inputs = MODELS[name]
+    graph, inputs = MODELS[name]()
     y = first(tn.compile(graph)(tn.init(graph, seed=3, dtype="float64"), *inputs(np.random.default_rng(0))))
     assert 0.01 < y.std() < 10
 

@@ -8,6 +8,7 @@ from typing import Any
 import array_api_strict
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.backends.array_api import of
@@ -21,8 +22,6 @@ from . import oracle
 from .conftest import covered
 from .differential import BACKENDS, drawn
 from .test_rewrites import passed
-
-torch = pytest.importorskip("torch")
 
 CPU = default_profile("cpu")
 SIZES = {"b": 3, "s": 4, "r": 2, "c": 2, "d": 3}

@@ -3,6 +3,7 @@ modules over several processes against one (`sharding_worker.py`)."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -27,6 +28,7 @@ from tensornet.sharding.plan import collectives_of
 from tensornet.sharding.redistribution import route
 from tensornet.sharding.search import CostTable, eliminated
 
+from .conftest import forked
 from .pages import run_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -316,8 +318,20 @@ NAMES = (
 )
 
 
+def smoke(rank: int, folder: Path) -> None:
+    from tests.sharding_worker import started
+
+    started("smoke", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+
 def test_two_processes_move_what_the_plan_says(tmp_path: Path) -> None:
-    run(tmp_path, 2, "smoke")
+    start = functools.partial(forked("tests.sharding_worker").Process, target=smoke, daemon=True)
+    processes = [start(args=(rank, tmp_path)) for rank in range(2)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join(300)
+    assert [each.exitcode for each in processes] == [0, 0]
 
 
 @pytest.mark.slow

@@ -7,21 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet as tn
+from tensornet.backends.torch import signed_attention as torch_signed
+from tensornet.backends.torch.signed_attention import signed_attention
 from tensornet.device.cost_model import default_profile
 from tensornet.models.attention import dot_product_attention
 from tensornet.models.tensor_swin import tensor_window_attention
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from tensornet.backends.torch import signed_attention as torch_signed  # noqa: E402
-from tensornet.backends.torch.signed_attention import signed_attention  # noqa: E402
-
-from .conftest import covered, saved_for_backward  # noqa: E402
-from .programs import titled  # noqa: E402
+from .conftest import covered, saved_for_backward
+from .programs import titled
 
 KERNEL = "signed_attention("
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 
 from .differential import computed, drawn
 from .programs import titled
-
-torch = pytest.importorskip("torch")
 
 SIZES = {"b": 2, "h": 3, "i": 64, "j": 64, "d": 16, "f": 16, "c": 96, "lead": 5}
 EPS = 1e-3

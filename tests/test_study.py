@@ -12,17 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import tensornet as tn
 from tensornet.errors import BackendError, TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
-import torch
-
 from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import pictures as study_pictures
@@ -37,7 +31,10 @@ from tensornet.study.results import Trained, pareto_front, runs_of
 from tensornet.study.training import TrainingRun
 
 from . import studies
+from .conftest import needs
 from .studies import Finished, kept
+
+needs("sklearn", "matplotlib")
 
 ROWS = ("dense-6", "tcl4-cp")
 DRAWN = list(PICTURES)
@@ -236,11 +233,7 @@ def test_the_scaling_is_an_equation(finished: Finished) -> None:
 def test_the_pictures_are_pictures(finished: Finished) -> None:
     import matplotlib.image
 
-    for name, size in (
-        ("costs", (1440, 2100)),
-        ("curves", (780, 2100)),
-        ("training", (750, 2100)),
-    ):
+    for name, size in (("costs", (1440, 2100)), ("curves", (780, 2100)), ("training", (750, 2100))):
         path = finished[0] / f"{name}.png"
         assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         assert matplotlib.image.imread(path).shape[:2] == size

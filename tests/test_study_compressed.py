@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
 from tensornet.study import Processes, RunResult, load_trained
 from tensornet.study.digits import split_digits
 from tensornet.study.pictures import PICTURES
 
+from .conftest import needs
 from .studies import COMPRESSED, Finished, Unsteady, kept, stopped_after, study, toml
+
+needs("sklearn", "matplotlib")
 
 NAMES = ["small-0.5", "small-0.2", "uniform", "plain", "dense"]
 

@@ -14,22 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 import tensornet as tn
+from tensornet import cli
 from tensornet.display import printable
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
-import torch
-
-from tensornet import cli
 from tensornet.study import RunResult, load_trained, report
 from tensornet.study import configuration as subject
 from tensornet.study.pictures import FORMATS
@@ -37,8 +30,11 @@ from tensornet.study.store import BLANK, RunStore, is_sealed, read_tensors, seal
 from tensornet.study.task import Examples, Recipe, Task
 
 from . import studies
+from .conftest import needs
 from .damage import BYTES, DOCUMENTS, damaged, damaged_value
 from .studies import kept
+
+needs("safetensors", "sklearn", "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -128,10 +124,7 @@ WAYS = [*BYTES, *DOCUMENTS, "gone"]
 
 @pytest.mark.parametrize(
     ("files", "way"),
-    [
-        *(("two.*.safetensors", way) for way in WAYS),
-        *(("two.*.checkpoint", way) for way in WAYS),
-    ],
+    [*(("two.*.safetensors", way) for way in WAYS), *(("two.*.checkpoint", way) for way in WAYS)],
 )
 def test_no_damage_changes_a_number(
     finished: Path, stopped: Path, expected: list[RunResult], tmp_path: Path, files: str, way: str

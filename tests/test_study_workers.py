@@ -18,21 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tensornet.cli.study import workers_of
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
-import torch
-
 from tensornet.study import Dask, Processes
 from tensornet.study.jobs import TRIES, on_workers
 from tensornet.study.store import read_tensors
 
+from .conftest import needs
 from .studies import Unsteady, study, wrong_study
+
+needs("sklearn", "matplotlib")
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "users_plans")
 

@@ -19,11 +19,6 @@ import pytest
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
 from tensornet.study import RunResult, pictures, results_folder
 from tensornet.study import report as study_report
 from tensornet.study.configuration import TASKS, Subject
@@ -32,7 +27,10 @@ from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.results import Appraisal, Epoch, runs_of, told
 from tensornet.study.task import Recipe
 
+from .conftest import needs
 from .studies import WRITTEN, Finished, study, toml
+
+needs("sklearn", "matplotlib")
 
 NAMES = ["dense", "tucker-0.1", "tucker-0.4"]
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-
-import torch
-
 from tensornet.study import run_study
 from tensornet.study.text import PADDING, load_texts
+
+from .conftest import needs
+
+needs("sklearn")
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

@@ -12,16 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
-import torch
-
 from tensornet.study import load_trained, results_folder
 from tensornet.study import thesis as study_thesis
 from tensornet.study.arrays import load_arrays
@@ -31,9 +25,11 @@ from tensornet.study.store import read_tensors
 from tensornet.study.task import Recipe
 from tensornet.study.thesis import experiments, fitting, load_images, read_mnist, source_of, thesis
 
-from .conftest import sampled
+from .conftest import needs, sampled
 from .studies import Finished, kept, study
 from .test_images import write_mnist
+
+needs("sklearn", "matplotlib")
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "tiny-imagenet": 200}
 LIMIT = 1_368_626

@@ -12,15 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-import torch
-
 from tensornet.study import configuration as subject
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
@@ -30,8 +25,10 @@ from tensornet.study.store import RunFile, read_tensors
 from tensornet.study.task import OPTIMIZERS, Examples, Recipe, Task
 from tensornet.study.training import Hardware, TrainingRun, train
 
-from .conftest import forked
+from .conftest import forked, needs
 from .studies import study
+
+needs("safetensors")
 
 CLASSES, SIDE = 3, 6
 
@@ -308,7 +305,7 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     study_of_rows(tmp_path / "whole")
     folder = tmp_path / "killed"
-    processes = forked()
+    processes = forked("tests.test_training", "matplotlib", "sklearn.datasets", "sympy", "torch._dynamo")
     for wait in (0.0, 0.02, 0.1):
         process = processes.Process(target=study_of_rows, args=(folder, 0.0))
         before = newest(folder)
