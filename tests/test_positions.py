@@ -112,3 +112,22 @@ def test_amounts_whose_sign_depends_on_an_open_size(backend: str) -> None:
         first, last = 10 - (length - 4), 10 + length + (6 - length)
         found = function({}, *tn.to_backend({"x": x}, backend).values())
         np.testing.assert_array_equal(np.asarray(found), wide[:, first:last])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[k,c] = x[n[k],c]",
+        "m[t] = top[k,t](n[k])\ny[t,c] = x[m[t],c]",
+        "y[v,c] = 0\ny[n[k],c] += x[k,c]",
+    ],
+)
+def test_positions_of_each_example_under_vmap(text: str) -> None:
+    """Their values cannot be read, as under a compiler."""
+    import torch
+
+    graph = tn.layer(text, inputs="x[k,c] n[k]", **{size: 4 for size in "tv" if f"[{size}" in text})
+    run = tn.compile(graph, backend="torch")
+    x, n = torch.randn(3, 5, 2), torch.randint(0, 4, (3, 5))
+    found = torch.func.vmap(lambda x, n: run({}, x, n))(x, n)
+    torch.testing.assert_close(found, torch.stack([run({}, *each) for each in zip(x, n, strict=True)]))

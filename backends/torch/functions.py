@@ -8,7 +8,6 @@ from typing import Any
 import array_api_compat.torch as xp
 import numpy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from tensornet.device.heap import MAPPED
@@ -114,14 +113,13 @@ def floor_divide(a: Any, b: Any) -> Any:
 def within(index: Any, size: int, name: str) -> Any:
     """Positions as int64, checked to be integers from 0 to `size` − 1.
 
-    On an accelerator and during tracing, their values cannot be checked. An invalid position becomes one
+    On an accelerator, during tracing and under `vmap`, their values cannot be checked. An invalid position becomes one
     that no dimension has, so that a gather fails there instead of reading a neighbour.
     """
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise no_positions(name, str(index.dtype))
     index = index.to(torch.int64)
-    is_fake = isinstance(index, FakeTensor)
-    if torch.compiler.is_compiling() or index.device.type != "cpu" or is_fake:
+    if index.device.type != "cpu" or is_unseen(index):
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
         low, high = (int(each) for each in torch.aminmax(index))

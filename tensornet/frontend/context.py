@@ -239,6 +239,7 @@ class Text:
                 for entry, dim in zip(ref.index or index_of(dims), dims, strict=False):
                     if isinstance(entry, str):
                         sizes.setdefault(entry, dim_size(dim))
+            self.axes.update(axes_of_index(line.left))
             self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes)))
 
     def keep(self, line: Equation, scope: Scope) -> None:

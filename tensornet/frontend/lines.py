@@ -55,7 +55,7 @@ from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
-from .context import Known, Text, remade_in
+from .context import Known, Text
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
@@ -86,7 +86,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     _check_positions(text, line)
     line = _whole(text, line)
     scope = text.sizes_around(line.right)
-    _check_given(text, line)
+    _check_given(text, line, scope)
     _check_summed(text, line, scope)
     text.keep(line, scope)
     if not text.printed:
@@ -244,8 +244,9 @@ def _whole(text: Text, line: Equation) -> Equation:
     if not shorter:
         return line
     first = shorter[0]
-    name = _unused(text, first.ref, "cut")
-    cut, instead = _cut_to_window(first, dims[first.ref.name] or (), name)
+    name = _unused(text, _part(first.ref, "cut"))
+    own = dims[first.ref.name] or ()
+    cut, instead = _cut_to_window(first, own, name, _unused(text, "i", axes_of_index(index_of(own))))
     if text.known[first.ref.name].kind == "foreseen":
         text.foresee(cut)
         text.waiting[first.ref.name].append(cut)
@@ -255,13 +256,19 @@ def _whole(text: Text, line: Equation) -> Equation:
 
 
 @told_in("sizes")
-def _check_given(text: Text, line: Equation) -> None:
-    """Makes a size that the user gave hold wherever the axis is named, unless concat or pad resizes it."""
-    remade = text.remade | remade_in(line.right)
+def _check_given(text: Text, line: Equation, scope: Scope) -> None:
+    """Makes a size that the user gave hold wherever the axis is named. Where concat or pad resizes it, one size in the
+    line is the given one, as it holds before or after; in lines below it may be longer or shorter."""
+    resizing = {axis: part for part in line.parts if isinstance(part, Call) for axis in remade_axes(part)}
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
-            if isinstance(entry, str) and entry in text.strict and entry not in remade:
+            if isinstance(entry, str) and entry in text.strict - text.remade and entry not in resizing:
                 text.unifier.unify(symbol(entry), dim_size(dim), entry, ref)
+    for axis in sorted(text.strict & resizing.keys() - text.remade):
+        scopes = (scope, *reversed(scope.parts.values()))
+        sizes = [each[axis] for each in scopes if axis in each.sizes or axis in each.assumed]
+        if not any(text.unifier.same(symbol(axis), size) for size in sizes):
+            text.unifier.unify(symbol(axis), sizes[0], axis, resizing[axis])
 
 
 @told_in("sizes")
@@ -294,7 +301,7 @@ def _every(text: Text, defined: set[str], part: Expression) -> Expression:
             if span.stop is not None or _is_negative(first):
                 cut = with_entries(own, at, Span(span.start, span.stop, 1, span.place))
                 part, first = _held(text, "cut", part, own, cut, defined), ZERO
-            new = fresh("i", {*text.axes, *text.known, *axes_of_index(own)})
+            new = _unused(text, "i", axes_of_index(own))
             positions = product_of([Literal(span.step), Ref(new, (), span.place)])
             read_at = with_entries(own, at, positions if first == ZERO else sum_of([positions, first]))
             part = _held(text, "every", part, with_entries(own, at, new), read_at, defined)
@@ -308,16 +315,21 @@ def _held(
     text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: tuple[Any, ...], defined: set[str]
 ) -> Ref:
     """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
-    name = _unused(text, ref, ending, defined)
+    name = _unused(text, _part(ref, ending), defined)
     read(text, Equation(name, left, replace(ref, index=index), ref.place), defined)
     return replace(ref, name=name)
 
 
-def _unused(text: Text, ref: Ref, ending: str, defined: Collection[str] = ()) -> str:
-    """A name for a part of a tensor, which no line has."""
+def _part(ref: Ref, ending: str) -> str:
+    """The stem of the name of a part of a tensor."""
+    return f"{ref.name.replace('.', '_')}_{ending}"
+
+
+def _unused(text: Text, stem: str, taken: Collection[str] = ()) -> str:
+    """A name of a tensor or an axis that no line has, as a name that they share would tie their sizes."""
     read = {each.name for line in text.lines for each in line.references}
     given = {name for call in text.body if isinstance(call, Calling) for name in call.operands}
-    return fresh(f"{ref.name.replace('.', '_')}_{ending}", {*text.known, *text.axes, *defined, *read, *given})
+    return fresh(stem, {*text.known, *text.axes, *taken, *read, *given})
 
 
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:
@@ -421,17 +433,18 @@ def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
     return entry
 
 
-def _cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[Equation, Ref]:
+def _cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str, axis: str) -> tuple[Equation, Ref]:
     """An equation that crops a tensor to the part that a window reads, and the window over all of that part.
 
     Args:
         shorter: the window.
         dims: the dimensions of the tensor.
         name: the name of that part.
+        axis: the name of its axis along the window.
     """
     ref, position = shorter.ref, shorter.position
     index: list[Any] = list(index_of(dims))
-    index[position] = axis = fresh("i", {axis.name for dim in dims for axis in dim})
+    index[position] = axis
     amounts = (Literal(-shorter.left), ZERO) if shorter.back else (ZERO, Literal(-shorter.left))
     cut = Call(PAD.name, (Ref(ref.name, tuple(index), ref.place),), (), ((axis, amounts),), ref.place)
     entries = list(ref.index)
