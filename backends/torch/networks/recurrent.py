@@ -237,7 +237,9 @@ class Recurrence(_Opened):
         first, *names = self.base._flat_weights_names
         u, v = pair or (getattr(self, first), None)
         weights = [u, *(getattr(self, name) for name in names)]
-        if is_kept and u.is_cpu:  # products by columns are faster
+        if (
+            is_kept and u.is_cpu and self.base.mode != "LSTM"
+        ):  # products by columns are faster but in oneDNN's LSTM
             weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
         held = dict(zip(self.base._flat_weights_names, weights, strict=True))
         ways = [*itertools.product(self.suffixes, ("ih", "hh"))] if is_kept else []
