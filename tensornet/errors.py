@@ -116,7 +116,7 @@ class ArgumentError(TensornetError, TypeError):
     """A call lacks an argument, or has one that the function does not take."""
 
 
-def check_signature(function: Callable[..., Any], error: TypeError, named: Iterable[str]) -> None:
+def check_signature(function: Callable[..., Any], error: Exception, named: Mapping[str, Any]) -> None:
     """Raises an error that says what a function takes, unless the function itself raised the given one.
 
     Args:
@@ -124,11 +124,26 @@ def check_signature(function: Callable[..., Any], error: TypeError, named: Itera
         error: what the call raised, caught in the frame of the call.
         named: the arguments that were given by name.
     """
-    if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-        takes = inspect.signature(function).parameters
+    if isinstance(error, TensornetError):
+        return
+    takes = inspect.signature(function).parameters
+    if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
         unknown = next((name for name in named if name not in takes), "")
         message = f"{function.__name__} has no argument {unknown}=" if unknown else str(error)
         raise ArgumentError(message, fix=f"{near(unknown, takes)}it takes {', '.join(takes)}") from None
+    for name, value in named.items():
+        kinds = (
+            [_KINDS.get(each) for each in str(takes[name].annotation).split(" | ")] if name in takes else []
+        )
+        if kinds and all(kinds) and not isinstance(value, tuple(filter(None, kinds))):
+            message = f"{name}= is a {type(value).__name__}, which {function.__name__} cannot use"
+            raise ArgumentError(
+                message, fix=f"give {takes[name].annotation.replace(' | ', ' or ')}"
+            ) from error
+
+
+_KINDS = {"bool": bool, "int": Integral, "float": Real, "str": str, "None": type(None)}
+"""The types of settings, as signatures spell them."""
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -138,7 +153,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def calling(*arguments: P.args, **options: P.kwargs) -> R:
         try:
             return function(*arguments, **options)
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             check_signature(function, error, options)
             raise
 

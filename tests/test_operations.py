@@ -148,7 +148,7 @@ def test_rows_say_what_fits_their_axes() -> None:
 
 @pytest.mark.parametrize("row", [row for row in POINTWISE if row.number], ids=lambda row: row.name)
 def test_numbers_as_source_are_those_of_the_function(row: Function) -> None:
-    values = (1.25, 0.75)[: row.arity[0]]
+    values = (1.25, 0.75, 2.0)[: row.arity[0]]
     assert row.scalar is not None
     supported = eval(row.number.format(*values), {"math": math})
     assert supported == pytest.approx(row.scalar(*values))

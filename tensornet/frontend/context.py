@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, ShapeError, told_in
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, axis_without_name, scoped, start_of
+from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
@@ -151,7 +152,7 @@ class Text:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
         axes = (axis for dim in self.dims_known() for axis in dim)
-        self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
+        self.unifier.declared = {name for each in axes for name in size_names(each.size)}
         for name, size in self._sizes_declared():
             self.unifier.unify(symbol(name), size, name, None)
 
@@ -229,18 +230,28 @@ class Text:
                 dims.append((Axis(name, lengths.get(position) or symbol(name)),))
         return tuple(dims)
 
-    def foresee(self, line: Equation) -> None:
-        """Enters a tensor that a recurrence reads before its definition. Each axis has the size of a tensor that its
-        line reads along this axis, else that of its own name."""
-        if line.name not in self.known:
-            sizes = dict[str, Any]()
-            for ref in _read_outside_functions(line.right):
-                dims = self.known.get(ref.name, Known("")).dims or ()
-                for entry, dim in zip(ref.index or index_of(dims), dims, strict=False):
-                    if isinstance(entry, str):
-                        sizes.setdefault(entry, dim_size(dim))
-            self.axes.update(axes_of_index(line.left))
-            self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes)))
+    def foresee(self, lines: Iterable[Equation]) -> None:
+        """Enters tensors that recurrences read before their definitions. Each axis has the size of a tensor that its
+        line reads along this axis, else that of its own name. Lines that know all sizes come first, since others read
+        their tensors."""
+        left = [line for line in lines if line.name not in self.known]
+        while left:
+            sizes = {line.name: self._sizes_read(line) for line in left}
+            whole = [line for line in left if {*axes_of_index(line.left)} <= sizes[line.name].keys()]
+            for line in (ready := whole or left[:1]):
+                self.axes.update(axes_of_index(line.left))
+                self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes[line.name])))
+            left = [line for line in left if line not in ready]
+
+    def _sizes_read(self, line: Equation) -> dict[str, Any]:
+        """The sizes of the axes along which a line reads known tensors."""
+        sizes = dict[str, Any]()
+        for ref in _read_outside_functions(line.right):
+            dims = self.known.get(ref.name, Known("")).dims or ()
+            for entry, dim in zip(ref.index or index_of(dims), dims, strict=False):
+                if isinstance(entry, str):
+                    sizes.setdefault(entry, dim_size(dim))
+        return sizes
 
     def keep(self, line: Equation, scope: Scope) -> None:
         """Adds an equation, and enters the tensor that it defines."""
@@ -307,10 +318,13 @@ def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -
 
 
 def _read_outside_functions(expression: Expression) -> Iterator[Ref]:
-    """The tensors that an expression reads outside of sums and of functions over axes, which may resize an axis."""
+    """The tensors that an expression reads outside of sums and of functions over axes, which may resize an axis.
+    Steps of recurrences resize none."""
     match expression:
         case Ref():
             yield expression
+        case Call(_, (inner, *_)) if is_step(expression):
+            yield from _read_outside_functions(inner)
         case Call(_, _, (_, *_)) | Call(_, _, _, (_, *_)) | Contraction(_, (_, *_)):
             pass
         case _:

@@ -190,8 +190,8 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
         if isinstance(line, Calling):
             (call_along if line.along else call)(text, line)
         else:
-            for name in {ref.name for ref in late(line)} & waiting:
-                text.foresee(ahead[name])
+            later = waiting & {ref.name for ref in late(line)}
+            text.foresee([each for name, each in ahead.items() if name in later])
             read(text, line, defined)
     return gathered(text, _outputs(text, outputs))
 
@@ -273,8 +273,7 @@ def call_along(text: Text, line: Calling) -> None:
         (name, *_at_one(text, name, index, axis, line))
         for name, index in zip(line.operands, line.along.read, strict=True)
     ]
-    for each in line.lefts:
-        text.foresee(each)
+    text.foresee(line.lefts)
     results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
     given = [(name, dims) for name, dims, _ in operands]
 

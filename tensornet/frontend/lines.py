@@ -248,7 +248,7 @@ def _whole(text: Text, line: Equation) -> Equation:
     own = dims[first.ref.name] or ()
     cut, instead = _cut_to_window(first, own, name, _unused(text, "i", axes_of_index(index_of(own))))
     if text.known[first.ref.name].kind == "foreseen":
-        text.foresee(cut)
+        text.foresee([cut])
         text.waiting[first.ref.name].append(cut)
     else:
         text.keep(cut, text.sizes_around(cut.right))

@@ -524,6 +524,12 @@ class Graph:
         opened = inlined(self, lambda call: any(name.startswith(f"{call.scope}.") for name in inside))
         return replace(opened, outputs=found)
 
+    def without_unused_sizes(self) -> Graph:
+        """The graph without values of sizes that nothing in it mentions, as a text must have none of these."""
+        used = self.by_name.union(_outer_sizes(self), *(call.graph.bound for call in self.calls))
+        sizes = tuple(size for size in self.sizes if size[0] in used)
+        return self if sizes == self.sizes else replace(self, sizes=sizes).without_unused_sizes()
+
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
         wanted, before = set(self.outputs), 0
@@ -687,9 +693,7 @@ class _Inlining:
         self._place(self.whole, names, "", {})
         outputs = tuple(names[name] for name in self.whole.outputs)
         found = replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
-        used = found.by_name.union(_outer_sizes(found), *(call.graph.bound for call in found.calls))
-        sizes = tuple(size for size in found.sizes if size[0] in used)  # blocks alone have others
-        return found if sizes == found.sizes else replace(found, sizes=sizes)
+        return found.without_unused_sizes()
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""
@@ -780,7 +784,7 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
             raise EquationError(f"a graph is expected here, not {shown}", fix=fix)
         try:
             return function(*arguments, **options)
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             check_signature(function, error, options)
             raise
 

@@ -22,7 +22,7 @@ class Unifier:
         given: sizes that are formulas; each replaces its axis everywhere.
 
     Attributes:
-        declared: names that declarations give as the size of other axes. These stay; the names of the axes give way.
+        declared: the names in sizes of declared tensors. These stay; others give way.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:

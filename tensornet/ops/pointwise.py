@@ -30,10 +30,12 @@ def _function(
 ) -> Function:
     """The record of a pointwise function: its value on numbers, the derivative of each operand, and its passes.
 
-    A function of Python's `math` has the same name in numbers that depend on open sizes.
+    A function of Python's own, or of its `math`, has the same name in numbers that depend on open sizes.
     """
-    if getattr(scalar, "__module__", "") == "math":
-        more.setdefault("number", f"math.{name}({{0}})")
+    if (module := getattr(scalar, "__module__", "")) in ("math", "builtins"):
+        called = f"math.{name}" if module == "math" else scalar.__name__
+        operands = ", ".join(f"{{{n}}}" for n in range(more.get("arity", (1, 1))[0]))
+        more.setdefault("number", f"{called}({operands})")
     costs = passes if isinstance(passes, tuple) else (passes, passes)
     return Function(name, formula, yields=yields, scalar=scalar, derivative=rules, passes=costs, **more)
 
@@ -54,6 +56,7 @@ def _truth(
 ) -> Function:
     """The record of a function of `n` operands that returns a truth value, so none of them gets a gradient."""
     flat = ("0",) * n
+    more.setdefault("number", f"({{0}} {infix} {{1}})")
     return _function("truth", name, formula, scalar, *flat, arity=(n, n), infix=infix, **more)
 
 
@@ -61,7 +64,9 @@ def _logical(
     name: str, formula: str, infix: str, scalar: Callable[..., Any], shown: str, n: int = 2
 ) -> Function:
     """The record of a function of truth values, with an example."""
-    return _truth(name, formula, infix, scalar, n, takes="truths", example=Example.of(f"y[i] = {shown}"))
+    more = {"takes": "truths", "example": Example.of(f"y[i] = {shown}")}
+    number = f"(bool({{0}}) {infix} bool({{1}}))" if n > 1 else "(not {0})"
+    return _truth(name, formula, infix, scalar, n, number=number, **more)
 
 
 def _division(
@@ -232,7 +237,7 @@ _ELEMENTARY = (
         passes=2,
         latex=r"\frac{{1}}{{\sqrt{{{0}}}}}",
     ),
-    _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2"),
+    _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2", number="({0} ** 2)"),
     _same("abs", "|a|", abs, "g * sign(a)", complex="measured", latex=r"\left|{0}\right|"),
     _ordered("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0"),
     _ordered(
@@ -252,9 +257,7 @@ _ELEMENTARY = (
         lowered=_lower_whole,
         latex=r"\left\lceil {0} \right\rceil",
     ),
-    _ordered(
-        "round", "nearest integer, the even one of two", round, "0", number="round({0})", lowered=_lower_whole
-    ),
+    _ordered("round", "nearest integer, the even one of two", round, "0", lowered=_lower_whole),
     _real("sin", "sine", math.sin, "g * cos(a)", passes=6),
     _real("cos", "cosine", math.cos, "-g * sin(a)", passes=6),
     TANH,
@@ -340,6 +343,7 @@ WHERE = _same(
     "where(a, 0, g)",
     arity=(3, 3),
     operands=("condition", "a", "b"),
+    number="({1} if {0} else {2})",
     example=Example.of("y[i] = where(a[i] > 0, a[i], 10 * a[i])"),
     takes="any",
     conditions=1,
@@ -369,6 +373,7 @@ _CHOICES = (
         "where(maximum(a, b) > c, g, 0)",
         arity=(3, 3),
         operands=("a", "low", "high"),
+        number="min(max({0}, {1}), {2})",
         example=Example.of("y[i] = clip(a[i], 0, 1)"),
     ),
     WHERE,
@@ -383,7 +388,7 @@ GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", operator.ge, complex="r
 
 _TRUTHS = (
     EQUAL,
-    _truth("not_equal", "a ≠ b", "!=", operator.ne, converts=Element.TRUTH, number="({0} != {1})"),
+    _truth("not_equal", "a ≠ b", "!=", operator.ne, converts=Element.TRUTH),
     _truth("less", "a < b", "<", operator.lt, complex="refused", expansion="b > a"),
     LESS_EQUAL,
     GREATER,
@@ -393,7 +398,7 @@ _TRUTHS = (
     NOT,
 )
 
-_cast = functools.partial(_real, number="float({0})", carries=True)
+_cast = functools.partial(_real, carries=True)
 
 _CONVERSIONS = (
     _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE),

@@ -22,7 +22,10 @@ def eliminate_dead_code(graph: Graph) -> Graph:
             kept.append(_needed_of(item, needed))
             needed.update(name for name, _ in reads(kept[-1]))
     body = tuple(reversed(kept))
-    return graph if body == graph.body else replace(graph, body=body)
+    if body == graph.body:
+        return graph
+    found = replace(graph, body=body)
+    return eliminate_dead_code(found) if graph.reads_below else found  # calls that are narrower need less
 
 
 def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | Apply:
@@ -36,7 +39,7 @@ def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | App
     given = zip(block.inputs, item.operands, strict=True)
     operands = tuple(name for leaf, name in given if leaf.name not in unread)
     block = replace(block, leaves=tuple(leaf for leaf in block.leaves if leaf.name not in unread))
-    return replace(item, graph=block, operands=operands, results=results)
+    return replace(item, graph=block.without_unused_sizes(), operands=operands, results=results)
 
 
 def _unread(block: Graph) -> set[str]:

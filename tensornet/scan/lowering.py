@@ -73,8 +73,8 @@ def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
     nodes = [each for each in block.made if each in component.nodes | behind]
     lengths = {each: each.shape[component.labels[each]] for each in nodes}
     stacked = block.results(nodes, lambda each: component.result(each, (lengths[each],)))
-    new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
     joined = [each for each in stacked if component.is_read(each)]
+    new = {each: _unstacked(component, each, stacked[each]) for each in joined}
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
     graph = block.graph(outputs)
     operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
