@@ -67,7 +67,12 @@ def along(library: Any, *call: Any) -> Any:
 
 
 def in_pieces(
-    library: Any, function: Callable[[int], Any], size: int, length: int, axes: Sequence[int]
+    library: Any,
+    function: Callable[[int, int], Any],
+    size: int,
+    length: int,
+    axes: Sequence[int],
+    tile: bool = False,
 ) -> Any:
     """The results of a function that computes a piece from its start, each assembled along its own axis.
 
@@ -76,20 +81,23 @@ def in_pieces(
 
     Args:
         library: the functions of the library.
-        function: computes the piece that starts at a position; returns its results as a tuple, or the one.
+        function: computes the piece of a length that starts at a position; returns its results as a tuple, or the one.
         size, length: the number of positions, and that of each piece but the last.
         axes: the axis of each result.
+        tile: whether it is for speed alone: results that the library must concatenate are computed whole.
     """
-    piece = as_tuple(function(0))
+    piece = as_tuple(function(0, length))
     if size > length and any(map(library.joins, piece)):
-        later = (as_tuple(function(at)) for at in range(length, size, length))
+        if tile:
+            return function(0, size)
+        later = (as_tuple(function(at, length)) for at in range(length, size, length))
         pieces = zip(piece, *later, strict=True)
         piece = tuple(library.xp.concat(each, axis=axis) for each, axis in zip(pieces, axes, strict=True))
     elif size > length:
         shapes = ((*one.shape[:n], size, *one.shape[n + 1 :]) for one, n in zip(piece, axes, strict=True))
         wholes = tuple(library.empty(one, shape) for one, shape in zip(piece, shapes, strict=True))
         for at in range(0, size, length):
-            piece = piece if not at else as_tuple(function(at))
+            piece = piece if not at else as_tuple(function(at, length))
             for whole, one, axis in zip(wholes, piece, axes, strict=True):
                 whole[(slice(None),) * axis + (slice(at, at + one.shape[axis]), ...)] = one
             piece, one = (), None  # frees it before the next piece is computed

@@ -87,7 +87,7 @@ _STANDARD: Mapping[str, str] = {
     "copy": "xp.asarray({0}, copy=True)",
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
-    "piece": "piece({0}, at, {length}, {axis})",
+    "piece": "piece({0}, at, length, {axis})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",

@@ -249,13 +249,67 @@ def test_what_is_made_before_is_not_made_for_each_piece() -> None:
 
 
 def test_few_plans_are_made_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, cut = list[int](), planner._Schedule.cut
-    monkeypatch.setattr(planner._Schedule, "cut", lambda *given: made.append(1) or cut(*given))  # type: ignore[func-returns-value]
     graph = tn.models.create("vit_s_16")
     peak = tn.plan(graph, backend="torch", compare=False, b=64).peak_memory
+    made, cut = list[int](), planner._Schedule.cut
+    monkeypatch.setattr(planner._Schedule, "cut", lambda *given: made.append(1) or cut(*given))  # type: ignore[func-returns-value]
     plan = tn.plan(graph, backend="torch", compare=False, memory_limit=peak // 2, b=64)
     assert plan.peak_memory <= peak // 2
     assert len(made) <= 2  # lengths of pieces
+
+
+ADDITIVE = tn.layer(
+    "v[k]: parameter\ns[b,i,j] = tanh(Q[b,i,k] + K[b,j,k]) * v[k]\ny[b,i,c] = softmax[j](s) * V[b,j,c]",
+    inputs="Q K V",
+    k=256,
+)
+
+
+def test_large_intermediates_are_computed_in_tiles() -> None:
+    """On torch, those that would get new memory at each call; the expected time falls with them, and the peak."""
+
+    def plan(b: int, **options: Any) -> Any:
+        return tn.plan(ADDITIVE, backend="torch", compare=False, b=b, i=128, j=128, c=32, **options)
+
+    tiled, whole = plan(4), plan(4, memory_limit="1GB")
+    assert [step.slicing.is_tile for step in tiled.steps if getattr(step, "slicing", None)] == [True]
+    assert "pieces of" in str(tiled)
+    assert tiled.seconds < 0.85 * whole.seconds
+    assert tiled.peak_memory < whole.peak_memory // 4
+    for other in (whole, plan(1), plan(4, training=True), plan(4, device="cuda")):
+        assert not any(getattr(step, "slicing", None) for step in other.steps)
+    assert tn.flop_count(ADDITIVE, b=4, i=128, j=128, c=32) == whole.flops
+
+
+def test_tiles_compute_the_same_and_only_where_nothing_is_recorded() -> None:
+    module = tn.module(ADDITIVE, seed=0)
+    torch.manual_seed(0)
+    given = [torch.randn(5, 96, size) for size in (256, 256, 32)]
+    v = module.get_parameter("v").detach().double().requires_grad_()
+
+    def by_hand(*given: torch.Tensor) -> torch.Tensor:
+        q, k, values = (each.double() for each in given)
+        return (torch.tanh(q[:, :, None] + k[:, None]) @ v).softmax(-1) @ values
+
+    def check(found: torch.Tensor, *given: torch.Tensor) -> None:
+        torch.testing.assert_close(found, by_hand(*given).float(), rtol=1e-5, atol=1e-5)
+
+    with torch.no_grad():
+        for b in (5, 4, 7):
+            some = [torch.cat([each, each])[:b] for each in given]
+            check(module(*some), *some)
+        exported = torch.export.export(module, tuple(given))
+        assert (
+            len([node for node in exported.graph.nodes if "tanh" in str(node.target)]) == 2
+        )  # one is not read
+        check(exported.module()(*given), *given)
+        check(
+            torch.func.vmap(module)(*(torch.stack([each, -each]) for each in given))[1],
+            *(-each for each in given),
+        )
+    (expected,) = torch.autograd.grad(by_hand(*given).square().sum(), v)
+    (found,) = torch.autograd.grad(module(*given).square().sum(), module.parameters())
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_pieces_of_any_length_and_of_none() -> None:

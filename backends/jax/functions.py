@@ -139,10 +139,10 @@ class _JaxFunctions(Functions):
         if whole < 2 or not isinstance(starts, jax.core.Tracer):
             return in_pieces(self, function, size, length, axes)
         with unlooked(must=True):
-            stacked = jax.tree.leaves(jax.lax.map(function, starts))
+            stacked = jax.tree.leaves(jax.lax.map(lambda at: function(at, length), starts))
         parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
         if size % length:
-            parts.append(jax.tree.leaves(function(whole * length)))
+            parts.append(jax.tree.leaves(function(whole * length, length)))
         made = tuple(map(jnp.concatenate, zip(*parts, strict=True), axes))
         return made[0] if len(axes) == 1 else made
 

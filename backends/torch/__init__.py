@@ -18,6 +18,7 @@ from ..templates import COMMON, CONVOLUTIONS, KERNELS, PLAIN
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
 templates: Mapping[str, str] = {
+    "in_tiles": "in_pieces({0}, {size}, {length}, {axes}, True)",
     **COMMON,
     **KERNELS,
     **CONVOLUTIONS,

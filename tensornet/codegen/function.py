@@ -215,10 +215,12 @@ def _call(context: CodegenContext, step: CallStep) -> str:
     first, at = next(iter(cuts.items()))
     size = f"{given[first]}.shape[{at}]"
     for n, axis in cuts.items():
-        given[n] = _piece(context, given[n], axis, slicing.length)
-    piece = f"lambda at: {name}({', '.join(given + training)})"
+        given[n] = _piece(context, given[n], axis)
+    piece = f"lambda at, length: {name}({', '.join(given + training)})"
     length, axes = str(slicing.length), tuple_source(slicing.results)
-    return context.op("in_pieces", piece, size=size, length=length, axes=axes)
+    return context.op(
+        "in_tiles" if slicing.is_tile else "in_pieces", piece, size=size, length=length, axes=axes
+    )
 
 
 def _call_of_module(context: CodegenContext, step: CallStep) -> str:
@@ -230,11 +232,11 @@ def _call_of_module(context: CodegenContext, step: CallStep) -> str:
     return f"{context.blocks[step.scope]}({', '.join(given)})"
 
 
-def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
+def _piece(context: CodegenContext, text: str, axis: int) -> str:
     """The piece of an operand that begins at position `at`: a slice, unless the backend has an operation for it."""
     if "piece" in context.backend.templates:
-        return context.op("piece", text, axis=str(axis), length=str(length))
-    return f"{text}[{':, ' * axis}at:at + {length}]"
+        return context.op("piece", text, axis=str(axis))
+    return f"{text}[{':, ' * axis}at:at + length]"
 
 
 def _call_along(

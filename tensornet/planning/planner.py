@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import itertools
 import math
@@ -46,7 +47,11 @@ PER_POSITION = 4
 """The time of one position of a linear recurrence in a loop, in operations: a call, two operations, and a copy."""
 
 ROUNDS, TRIED = 64, 6
-"""For `memory_limit`: the most parts that are computed piece by piece, and the candidates tried for each."""
+"""The most parts that are computed piece by piece, and the candidates tried for each."""
+
+TILE, GAIN = 8 * 2**20, 0.85
+"""Bytes of intermediates that stay in the last-level cache, and the share of the time at which tiles are taken: of ten
+layers, with expected shares of 0.14 to 0.83, measured shares were 0.12 to 0.80."""
 
 # ---------------------------------------------------------------------------- planning
 
@@ -78,9 +83,13 @@ def schedule(
     scheduled = _Schedule(graph, looped, values, target, alone=around is not None)
     if has_complex:
         _check_complex(whole, scheduled.steps, is_complex)
-    scheduled = _sliced_to_fit(memory_limit, scheduled)
+    if memory_limit is not None:
+        scheduled = _sliced_to_fit(memory_limit, scheduled)
+    found = scheduled.plan()
+    if memory_limit is None and found.peak_memory > target.tiled_from:
+        found = _tiled(scheduled).plan()
     return replace(
-        scheduled.plan(),
+        found,
         assumed=tuple(name for name in graph.open_sizes if name not in sizes),
         alternatives=OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else (),
         certainty=target.profile.certainty,
@@ -178,6 +187,16 @@ class _Schedule:
         return self.live.peak
 
     @property
+    def results(self) -> int:
+        """The bytes of the results."""
+        return self.bytes_of(self.graph, {*self.graph.outputs} - {leaf.name for leaf in self.graph.leaves})
+
+    @property
+    def seconds(self) -> float:
+        """The expected time of the steps done at each call."""
+        return sum(step.seconds for step in self.parts.steps)
+
+    @property
     def given(self) -> int:
         """The bytes of the leaves, which are alive in any case."""
         return self.live.used[0]
@@ -238,23 +257,19 @@ class _Schedule:
         )
 
 
-def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
+def _sliced_to_fit(limit: int, scheduled: _Schedule) -> _Schedule:
     """A schedule that keeps to a memory limit, with parts computed piece by piece if necessary.
 
     Raises:
         BackendError: no schedule that was tried keeps to the limit.
     """
-    if limit is None or scheduled.peak <= limit:
+    if scheduled.peak <= limit:
         return scheduled
-    from .slicing import cuttable, separated
-
     found = scheduled
     aim = max(limit, scheduled.given)  # the leaves are alive in any case, and the error names the least
     for _ in range(ROUNDS):
         least = found
-        graphs = dict.fromkeys((found.graph, separated(found.graph, found.apart)))
-        parts = (itertools.islice(cuttable(each, found.wanted, found.apart), TRIED) for each in graphs)
-        for part in itertools.chain.from_iterable(parts):
+        for part in _parts(found):
             trial = _in_pieces(found, part, aim)
             if trial.peak <= limit:
                 return trial
@@ -265,10 +280,37 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     raise _too_little(limit, found)
 
 
+def _tiled(scheduled: _Schedule) -> _Schedule:
+    """Loop tiling: parts computed in pieces that stay in the cache, where this is expected to be faster."""
+    found = scheduled
+    for _ in range(ROUNDS):
+        taken = found.peak - found.given - found.results
+        trials, parts = list[_Schedule](), _parts(found) if taken > found.target.tiled_from else ()
+        for part in itertools.islice(parts, TRIED // 2):
+            whole, length = found.size(part.slicing.size), _first_length(found, part, found.given + TILE)
+            with contextlib.suppress(ShapeError):  # the part uses a size that its operands do not determine
+                if length * taken <= 2 * TILE * whole:
+                    tile = replace(part, slicing=replace(part.slicing, is_tile=True))
+                    trials.append(found.cut(tile, -(-whole // -(-whole // length))))
+        best = min(trials, key=lambda each: each.seconds, default=found)
+        if best.seconds > GAIN * found.seconds:
+            break
+        found = best
+    return found
+
+
+def _parts(scheduled: _Schedule) -> Iterator[Part]:
+    """The parts that may be computed piece by piece so that less is alive at the worst step."""
+    from .slicing import cuttable, separated
+
+    graph, wanted, apart = scheduled.graph, scheduled.wanted, scheduled.apart
+    for each in dict.fromkeys((graph, separated(graph, apart))):
+        yield from itertools.islice(cuttable(each, wanted, apart), TRIED)
+
+
 def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
     """The error that the best schedule exceeds a memory limit, with the sizes of its parts."""
-    given, known = scheduled.given, {leaf.name for leaf in scheduled.graph.leaves}
-    results = scheduled.bytes_of(scheduled.graph, {*scheduled.graph.outputs} - known)
+    given, results = scheduled.given, scheduled.results
     what: object = "the inputs, which are the results"
     for step in scheduled.parts.steps[scheduled.worst :][:1]:
         what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"

@@ -126,7 +126,7 @@ def _multiplied(right: Expression) -> Multiplied | None:
 @document()
 @dataclass(frozen=True)
 class Slicing:
-    """A call computed piece by piece along an axis, so that less memory is alive at once.
+    """A call computed piece by piece along an axis, so that less is alive at once, or stays in the cache.
 
     Attributes:
         size: the name of the size of the axis.
@@ -135,6 +135,7 @@ class Slicing:
         count: the number of pieces at the sizes of the plan.
         operands: the dimension along which each operand is cut, if it is.
         results: the dimension along which the pieces of each result are concatenated.
+        is_tile: whether it is for speed alone: what is recorded, by a compiler or by autograd, is computed whole.
     """
 
     size: str
@@ -143,6 +144,7 @@ class Slicing:
     count: int
     operands: tuple[int | None, ...]
     results: tuple[int, ...]
+    is_tile: bool = False
 
     def into(self, length: int, size: int) -> Slicing:
         """The slicing of an axis of the given size into pieces of the given length."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..device.cost_model import DeviceProfile, default_profile
+from ..device.heap import MAPPED
 from ..dtypes import itemsize
 from ..graph.leaves import Leaf
 from ..language.patterns import pattern_of
@@ -49,6 +51,15 @@ class Target:
     def itemsize(self) -> int:
         """Bytes of one element."""
         return itemsize(self.dtype)
+
+    @property
+    def tiled_from(self) -> float:
+        """The bytes of intermediates from which tiles may pay: those that get new memory from the system at each call.
+
+        On a GPU there is no such memory, and autograd keeps what all passes make.
+        """
+        may_pay = "in_tiles" in self.supported and self.device == "cpu" and not self.changing
+        return 1.5 * MAPPED if may_pay else math.inf
 
     @classmethod
     def of(
