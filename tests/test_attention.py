@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.models.attention import attention, dot_product_attention
-from tensornet.models.blocks import embedding, feed_forward, norm
-from tensornet.models.positions import learned_positions, sinusoidal_positions
+from tensornet.models.positions import sinusoidal_positions
 
 from .conftest import examples
 
@@ -72,19 +70,6 @@ def test_hard_attention_is_the_limit_of_soft_attention() -> None:
     assert away[2] < 1e-9
 
 
-def test_the_causal_mask_of_the_thesis() -> None:
-    """Chapter 2.7: M of a sequence of four; future values change nothing."""
-    rng = np.random.default_rng(2)
-    q, k, v = rng.standard_normal((3, 1, 1, 4, 2))
-    f = tn.compile(dot_product_attention(mask="causal"))
-    mask = np.triu(np.full((4, 4), -np.inf), 1)
-    expected = softmax(q[0, 0] @ k[0, 0].T / math.sqrt(2) + mask) @ v[0, 0]
-    np.testing.assert_allclose(f({}, q, k, v)[0, 0], expected)
-    later = v.copy()
-    later[..., 2:, :] += 1
-    assert np.array_equal(f({}, q, k, later)[..., :2, :], f({}, q, k, v)[..., :2, :])
-
-
 @given(st.data(), sizes, st.integers(1, 3), sizes, sizes, sizes, sizes, sizes, sizes, sizes, st.booleans())
 @examples(20)
 def test_multi_head_attention_with_widths_of_its_own(
@@ -111,39 +96,6 @@ def test_multi_head_attention_with_widths_of_its_own(
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_one_stacked_projection_is_three() -> None:
-    """Lecture: q, k, v from one tall W ∈ R^{3d×d}."""
-    stacked = tn.layer(
-        """
-        p[s,b,n,c] = x[b,n,e] * W[(s,c),e]
-        a[b,i,j] = softmax[j](p[0,b,i,c] * p[1,b,j,c] / sqrt(c))
-        y[b,i,c] = a[b,i,j] * p[2,b,j,c]
-        """,
-        inputs="x",
-        s=3,
-        c=4,
-    )
-    rng = np.random.default_rng(3)
-    x, w, eye = rng.standard_normal((2, 5, 4)), rng.standard_normal((12, 4)), np.eye(4)
-    apart = tn.compile(attention(4, bias=False, out_bias=False))
-    parts = {"Wq": w[:4], "Wk": w[4:8], "Wv": w[8:], "Wo": eye}
-    np.testing.assert_allclose(tn.compile(stacked)({"W": w}, x), apart(parts, x), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("past", [0, 1, 4])
-def test_attention_goes_on_from_stored_keys_and_values(past: int) -> None:
-    whole, step = attention(8, 2, mask="causal"), attention(8, 2, mask="causal", past=True)
-    p = tn.init(whole, dtype="float64")
-    x = np.random.default_rng(6).standard_normal((3, 6, 8))
-    expected = tn.compile(whole)(p, x)
-    empty = np.zeros((3, 2, 0, 4))
-    f = tn.compile(step)
-    y, k, v = f(p, x[:, :past], empty, empty) if past else (expected[:, :0], empty, empty)
-    rest, k, v = f(p, x[:, past:], k, v)
-    assert k.shape == v.shape == (3, 2, 6, 4)
-    np.testing.assert_allclose(np.concatenate([y, rest], 1), expected, rtol=1e-12, atol=1e-14)
-
-
 @given(sizes, st.integers(1, 6).map(lambda n: 2 * n), sizes)
 @examples(30)
 def test_sinusoidal_positions(n: int, dim: int, past: int) -> None:
@@ -157,20 +109,3 @@ def test_sinusoidal_positions(n: int, dim: int, past: int) -> None:
     halves = tn.compile(sinusoidal_positions(dim, interleaved=False))({}, zeros)
     np.testing.assert_allclose(halves[..., : dim // 2], found[..., ::2], atol=1e-14)
     np.testing.assert_allclose(halves[..., dim // 2 :], found[..., 1::2], atol=1e-14)
-
-
-def test_blocks_of_a_transformer() -> None:
-    rng = np.random.default_rng(7)
-    x = rng.standard_normal((2, 3, 5))
-    g, b = rng.standard_normal((2, 5))
-    centred = x - x.mean(-1, keepdims=True)
-    expected = g * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + b
-    np.testing.assert_allclose(tn.compile(norm(5, 1e-3))({"gain": g, "bias": b}, x), expected, rtol=1e-12)
-    p = tn.init(feed_forward(5, 7, activation="relu"), dtype="float64")
-    expected = np.maximum(x @ p["W1"].T + p["b1"], 0) @ p["W2"].T + p["b2"]
-    np.testing.assert_allclose(tn.compile(feed_forward(5, 7, activation="relu"))(p, x), expected, atol=1e-13)
-    table, t = rng.standard_normal((11, 4)), rng.integers(0, 11, (2, 6))
-    np.testing.assert_array_equal(tn.compile(embedding(11, 4))({"E": table}, t), table[t])
-    np.testing.assert_allclose(tn.compile(embedding(11, 4, scale=True))({"E": table}, t), 2 * table[t])
-    found = tn.compile(learned_positions(11, 4))({"P": table}, np.zeros((2, 6, 4)))
-    np.testing.assert_array_equal(found, np.broadcast_to(table[:6], (2, 6, 4)))

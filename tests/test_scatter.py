@@ -198,15 +198,3 @@ def test_on_a_device(backend: str, dtype: str) -> None:
     found = compiled({}, library.asarray(t, device=device), library.asarray(x, dtype=dtype, device=device))
     expected = by_ones(*told()).numpy()
     np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [*itertools.product((0, 2), (0, 3), (0, 5))])
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_what_is_empty_adds_nothing(backend: str, shape: tuple[int, int, int]) -> None:
-    library = load_backend(backend)
-    t, x = np.zeros(shape[:2], dtype=np.int64), np.ones(shape)
-    changed = SCATTERED(graph(ADDED, v=4))
-    found = library.numpy(tn.compile(changed, backend=backend)({}, library.asarray(t), library.asarray(x)))
-    expected = np.zeros((shape[0], 4, shape[2]))
-    expected[:, 0] = shape[1]
-    np.testing.assert_array_equal(found, expected)

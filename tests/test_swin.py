@@ -7,50 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of
+from .conftest import covered, parameters_of
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
-
-
-axis = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
-"""How many windows there are, how long, and the shift."""
-
-
-@given(axis, axis, st.integers(0, 99))
-@examples(12)
-def test_only_neighbours_see_one_another(
-    down: tuple[int, int, int], across: tuple[int, int, int], seed: int
-) -> None:
-    """A8: after the shift a token is seen exactly by those it shares a window and a part of the image with."""
-    sides = (down[1], across[1])
-    shift = (down[2] % down[1], across[2] % across[1])
-    height, width = down[0] * down[1], across[0] * across[1]
-    graph = models.window_attention(4, 2, sides, grid=(height, width), shift=shift)
-    assert tn.parameter_count(graph) == 80 + 2 * (2 * sides[0] - 1) * (2 * sides[1] - 1)
-    parameters, rng = parameters_of(graph), np.random.default_rng(seed)
-    x = rng.standard_normal((1, height, width, 4))  # as it is after the roll
-    f = tn.compile(graph)
-    before = f(parameters, x)
-    at = rng.integers(height), rng.integers(width)
-    other = x.copy()
-    other[0, at[0], at[1]] += 1
-    changed = np.abs(f(parameters, other) - before).max((0, 3)) > 0
-
-    def part(position: int, size: int, side: int, by: int) -> int:
-        """Which window, and in the last one which side of the seam."""
-        return position // side * 2 + (by > 0 and position >= size - by)
-
-    rows, columns = (
-        np.array([part(n, size, side, by) == part(place, size, side, by) for n in range(size)])
-        for size, side, by, place in zip((height, width), sides, shift, at, strict=True)
-    )
-    np.testing.assert_array_equal(changed, rows[:, None] & columns[None, :])
 
 
 def test_stochastic_depth_skips_whole_examples_in_training_only() -> None:

@@ -116,41 +116,6 @@ def test_a_classifier_with_a_norm_after_the_embedding() -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, t), expected.numpy(), atol=1e-12)
 
 
-def test_the_decoder_does_not_look_ahead() -> None:
-    graph = models.transformer(**small)
-    parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)
-    source, target = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 6))
-    f = tn.compile(graph)
-    other = target.copy()
-    other[:, 4:] = (other[:, 4:] + 1) % 11
-    assert np.array_equal(f(parameters, source, target)[:, :4], f(parameters, source, other)[:, :4])
-
-
-def test_padding_of_the_source_is_not_read() -> None:
-    graph = models.transformer(**small, padding=True)
-    parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)
-    source, target = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 4))
-    keep, own = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), np.ones((2, 4))
-    other = np.where(keep == 1, source, (source + 3) % 11)
-    f = tn.compile(graph)
-    np.testing.assert_array_equal(
-        f(parameters, source, target, keep, own), f(parameters, other, target, keep, own)
-    )
-    short = f(parameters, source[:1, :3], target[:1], keep[:1, :3], own[:1])
-    np.testing.assert_allclose(f(parameters, source, target, keep, own)[:1], short, atol=1e-12)
-
-
-def test_an_encoder_may_be_causal() -> None:
-    """Against masks by hand: what the encoder sees of a longer text is what it sees of its beginning."""
-    given: dict[str, Any] = {**small, "part": "encoder", "positions": "learned"}
-    parameters = tn.init(models.transformer(**given), dtype="float64")
-    source = np.random.default_rng(0).integers(0, 11, (2, 5))
-    for causal in (False, True, None):
-        f = tn.compile(models.transformer(**given, causal=causal))
-        alike = np.allclose(f(parameters, source)[:, :3], f(parameters, source[:, :3]), atol=1e-12)
-        assert alike == bool(causal)
-
-
 @pytest.mark.parametrize(("mlp_bias", "norm_bias"), [(False, True), (True, False), (False, False)])
 def test_parameters_without_biases(mlp_bias: bool, norm_bias: bool) -> None:
     def count(**changes: bool) -> int:

@@ -98,19 +98,6 @@ def test_the_default_convention_is_the_originals() -> None:
     assert all(abs(each - found).max() > 1e-3 for each in others)
 
 
-def test_equation_1_cuts_patches_row_by_row() -> None:
-    """With E the identity, an unnormed token is its patch, channel by channel, plus its position."""
-    graph = models.vit((4, 6), 2, 12, 0, 1, classes=None, channels=3, tokens=True)
-    parameters = tn.init(graph, dtype="float64")
-    parameters["embed.E"] = np.eye(12).reshape(12, 3, 2, 2)
-    x = np.random.default_rng(0).standard_normal((1, 3, 4, 6))
-    cut = x[0].reshape(3, 2, 2, 3, 2).transpose(1, 3, 0, 2, 4).reshape(6, 12)
-    tokens = np.concatenate([parameters["embed.cls"], cut]) + parameters["embed.pos"]
-    centred = tokens - tokens.mean(-1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-    np.testing.assert_allclose(tn.compile(graph)(parameters, x)[0], expected, rtol=1e-9, atol=1e-12)
-
-
 def test_a_hybrid_reads_a_feature_map_in_patches_of_one() -> None:
     graph = models.vit((3, 5), 1, 8, 1, 2, classes=4, channels=16)
     assert tn.init(graph)["embed.E"].shape == (8, 16, 1, 1)
