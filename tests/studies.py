@@ -21,58 +21,9 @@ from tensornet.study import RunResult, run_study
 Finished = tuple[Path, list[RunResult], str]
 """A folder, the results, and what was printed."""
 
-WRITTEN = """
-title = "Tensor regression on digits"
-study = "digits"
-seeds = [0, 3]
-budgets = [0.1, 0.4]
-reference = "dense"
-
-[recipe]
-epochs = 2
-
-[rows.dense]
-model = "trl"
-about = "dense 64 → 10"
-control = true
-settings = { sizes = [8, 8], outputs = 10, factorization = "dense" }
-
-[rows.tucker]
-model = "trl"
-label = "Tucker"
-settings = { sizes = [8, 8], outputs = 10, rank = "budget" }
-recipe = { learning_rate = 0.02 }
-"""
-
-COMPRESSED = """
-study = "digits"
-seeds = [0, 3]
-reference = "dense"
-recipe = { epochs = 3, batch = 64 }
-
-[rows.small]
-from = "dense"
-parameters = "budget"
-budgets = [0.5, 0.2]
-calibrate = 100
-recipe = { epochs = 2, learning_rate = 0.003 }
-
-[rows.uniform]
-from = "dense"
-parameters = 0.5
-uniform = true
-recipe = { epochs = 0 }
-
-[rows.plain]
-from = "dense"
-parameters = 0.5
-recipe = { epochs = 0 }
-
-[rows.dense]
-model = "trl"
-settings = { sizes = [8, 8], outputs = 10, factorization = "dense" }
-recipe = { weight_decay = 0.05 }
-"""
+DATA = Path(__file__).parent / "data"
+WRITTEN = (DATA / "written.toml").read_text(encoding="utf-8")
+COMPRESSED = (DATA / "compressed.toml").read_text(encoding="utf-8")
 
 
 def study(folder: Path, width: int = 200, **settings: Any) -> tuple[list[RunResult], str]:

@@ -19,6 +19,9 @@ from tensornet.graph.graph import inlined
 
 from .conftest import examples
 from .differential import by_numpy
+from .programs import titled
+
+CALLS = titled("calls.txt")
 
 ATTENTION = """
     q[b,i,h,d] = x[b,i,c] * Q[(h,d),c]
@@ -214,26 +217,8 @@ def test_intermediate_results_of_blocks_are_outputs_by_their_scoped_names() -> N
     np.testing.assert_allclose(found.sum(-1), 1.0)
 
 
-OPEN_INSIDE = """
-def step(x):
-    x[b,i]: input
-    a[b,i] = x[b,i] * V[i]
-    c[b,i] = tanh(a)
-    d[b,i] = c * c
-    e[b,i] = exp(d)
-    y[b,i] = e + x[b,i] / i
-
-n: 3
-i: 2*n
-x[b,n]: input
-z[b,i] = sum[n](x[b,n]) + index(i)
-first = step(z, scope='a')
-second = step(first, scope='b')
-"""
-
-
 def test_blocks_whose_sizes_have_values_outside_alone_are_one_function() -> None:
-    graph = tn.layer(OPEN_INSIDE)
+    graph = CALLS["open inside"].graph()
     assert graph.open_sizes == ("b",)
     assert len(tn.plan(graph, b=2).functions) == 1
 
@@ -290,24 +275,11 @@ def test_what_blocks_hold_reads_back(graph: tn.Graph) -> None:
 
 def test_a_block_reads_tensors_whose_axes_are_called_otherwise() -> None:
     """Its axes are as long as what it is given; sizes that only a keyword tells go by their names."""
-    text = """
-    x[b,t]: input
-    def pooled(x):
-        y[b,p] = max[u](x[b,2*p+u])
-    def heads(x):
-        y[...,d] = x[...,(h,d)] * v[h] / sqrt(h)
-    def dense(x):
-        r: 5
-        y[b,o] = x[b,i] * A[i,r] * B[o,r]
-    most = pooled(x)
-    z = heads(most, scope='heads')
-    a = dense(z, scope='a')
-    c = dense(a, scope='b')
-    """
+    text = CALLS["axes called otherwise"].text
     graph = tn.layer(text, t=14, u=3, h=2, o=4)
     later = tn.layer(text, t=14, u=3, h=2).bind(o=4)
     assert tn.parameter_count(later) == tn.parameter_count(graph) == 2 + 15 + 20 + 20 + 20
-    with pytest.raises(ShapeError, match=r"'x' has 1 dimension\(s\)\n  line 10: "):
+    with pytest.raises(ShapeError, match=r"'x' has 1 dimension\(s\)\n  line 9: "):
         tn.layer(text.replace("x[b,t]: input", "x[t]: input"))
 
 
@@ -395,29 +367,8 @@ def test_the_lines_of_a_block_say_the_order_of_its_leaves() -> None:
     assert tn.layer(str(graph)) == graph
 
 
-NESTED = """
-    x[b,i]: input
-    def double(x):
-        y[b,i] = 2 * W[i] * x[b,i]
-    def four(x):
-        x[b,i]: input
-        u = double(x, scope='a')
-        z = double(u, scope='b')
-    def cell(x, h):
-        x[b]: input
-        h[b]: input
-        z[b] = x[b] + 0.5 * h[b]
-    def recurrent(x):
-        x[b,i]: input
-        u = four(x, scope='in')
-        h[b,i] = cell(u[b,i], h[b,i-1])
-    v = recurrent(x, scope='one')
-    w = double(v, scope='two')
-"""
-
-
 def test_a_block_calls_blocks_that_are_defined_before_it() -> None:
-    graph = tn.layer(NESTED)
+    graph = CALLS["nested"].graph()
     assert [leaf.name for leaf in graph.parameters] == ["one.in.a.W", "one.in.b.W", "two.W"]
     x = np.random.default_rng(3).normal(size=(2, 5))
     weights = {leaf.name: np.random.default_rng(4).normal(size=5) for leaf in graph.parameters}
@@ -431,7 +382,7 @@ def test_a_block_calls_blocks_that_are_defined_before_it() -> None:
 
 
 def test_the_lines_of_a_graph_say_what_its_calls_compute() -> None:
-    graph = tn.layer(NESTED)
+    graph = CALLS["nested"].graph()
     assert graph.lines()[:2] == ["def one(x):", "    def block(x):"]
     assert "\n".join(graph.lines()) == str(graph).replace("x[b,i]: input\nv = one", "v = one")
     assert graph.body_lines() == ["v = one(x, scope='one')", "w = two(v, scope='two')"]

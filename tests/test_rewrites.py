@@ -27,7 +27,7 @@ from tensornet.planning.steps import Step
 from . import oracle
 from .conftest import examples
 from .differential import by_numpy, computed
-from .programs import SUMMED_ALONE, Program, programs
+from .programs import SUMMED_ALONE, Program, programs, titled
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -199,43 +199,18 @@ def test_cross_attention_costs_in_proportion_to_its_inputs() -> None:
 # ---------------------------------------------------------------------------- positions
 
 
-ROW = "x[b,i,c] * W[o,c] + u[o]"
-
-READ_AT = {
-    "a product": (f"y[b,i,o] = {ROW}", 2 * 7 * 4 * 3),
-    "a function": (f"y[b,i,o] = gelu({ROW})", 2 * 7 * 4 * 3),
-    "functions over other axes": (f"y[b,i,o] = softmax[o](normalize[o]({ROW}))", 2 * 7 * 4 * 3),
-    "a function over the axis": (f"y[b,i,o] = softmax[i]({ROW})", 2 * 7 * 5 * 4 * 3),
-    "a product of what runs over the axis": ("y[b,i,o] = softmax[i](x[b,i,c]) * W[o,c]", 2 * 7 * 4 * 3),
-    "causal attention": (
-        "s[b,i,j] = x[b,i,c] * x[b,j,c]\n"
-        "y[b,i,o] = softmax[j](where(index(i) >= index(j), s, -inf)) * x[b,j,c] * W[o,c]",
-        2 * 7 * (5 * 4 + 5 * 4 + 4 * 3),
-    ),
-    "what is joined": (
-        "h[b,i,o] = x[b,i,c] * W[o,c]\ny[b,i,r] = gelu(concat[r](x[b,i,r], h[b,i,r]))",
-        2 * 7 * 4 * 3,
-    ),
-    "what is joined along it": (
-        "h[b,i,o] = x[b,i,c] * W[o,c]\ny[b,i,o] = concat[i](h[b,i,o], gelu(h[b,i,o]))",
-        2 * 7 * 5 * 4 * 3,
-    ),
-    "what is moved": ("y[b,i,o] = roll(x[b,i,c] * W[o,c], o=1)", 2 * 7 * 4 * 3),
-    "its size": ("y[b,i,o] = x[b,i,c] * W[o,c] / sqrt(i) + index(i)", 2 * 7 * 4 * 3),
-    "its composite": ("y[b,i,o] = x[b,i,c] * W[o,c] * v[(b,i)]", 2 * 7 * (4 * 3 + 3)),
-    "two steps": ("h[b,i,p] = gelu(x[b,i,c] * W[p,c])\ny[b,i,o] = h[b,i,p] * V[o,p]", 2 * 7 * (4 * 3 + 3 * 6)),
-}  # fmt: skip
-"""What a result behind an index may be made of, and the FLOPs where one row of it is computed."""
+PUSHED = titled("pushdown.txt")
+"""What a result may be made of, and the FLOPs where one row of it is computed, or its average is taken first."""
 
 
 @pytest.mark.parametrize("at", ["0", "-1", "2"])
-@pytest.mark.parametrize("name", READ_AT)
+@pytest.mark.parametrize("name", [name for name in PUSHED if name.startswith("one row of ")])
 def test_an_index_moves_in_front_of_what_makes_the_tensor(name: str, at: str) -> None:
-    text, flops = READ_AT[name]
-    sizes = {"b": 7, "i": 5, "c": 4, "o": 3, "p": 3} | ({"o": 6} if name == "two steps" else {})
+    text = PUSHED[name].text
+    sizes = {"b": 7, "i": 5, "c": 4, "o": 3, "p": 3} | ({"o": 6} if "h[b,i,p]" in text else {})
     told = {axis: size for axis, size in sizes.items() if f"{axis}" in text}
     graph = tn.layer(f"{text}\nz[b,r] = y[b,{at},r]", inputs="x[b,i,c]", **told)
-    assert tn.plan(graph, profile=CPU).flops == flops
+    assert tn.plan(graph, profile=CPU).flops == int(PUSHED[name].said["flops"])
 
 
 def test_a_row_that_a_tensor_tells_is_computed_alone_where_that_is_less() -> None:
@@ -257,35 +232,15 @@ def test_random_numbers_are_drawn_where_they_are_written() -> None:
 
 # ---------------------------------------------------------------------------- averages
 
-MATMUL = 2 * 7 * 40 * 30
-"""The FLOPs of a product of rows of 40 with a matrix, for each of 7 batches."""
 
-AVERAGED = {
-    "a product": ("y[b,n,o] = x[b,n,c] * W[o,c]", MATMUL),
-    "a product and a bias": ("y[b,n,o] = x[b,n,c] * W[o,c] + u[o]", MATMUL),
-    "a sum with the input": (
-        "y[b,n,c] = gelu(x[b,n,e] * W[e,c]) * V[c] + x[b,n,c]",
-        2 * 7 * (2000 * 40 * 40 + 40),
-    ),
-    "two steps": (
-        "h[b,n,p] = x[b,n,c] * W[p,c] + u[p]\ny[b,n,o] = h[b,n,p] * V[o,p] + w[o]",
-        MATMUL + 2 * 7 * 30 * 30,
-    ),
-    "a product of two that have the axis": ("y[b,n,o] = x[b,n,c] * W[o,c] * v[n]", None),
-    "a function": ("y[b,n,o] = gelu(x[b,n,c] * W[o,c])", 2000 * MATMUL),
-    "a product with positions": ("y[b,n,o] = index(n) * x[b,n,o] + index(o)", 2 * 7 * 2000 * 30),
-}
-"""What may be averaged over `n`, and the FLOPs where the average is taken first."""
-
-
-@pytest.mark.parametrize("name", AVERAGED)
+@pytest.mark.parametrize("name", [name for name in PUSHED if name.startswith("an average of ")])
 def test_an_average_is_taken_of_what_has_the_axis(name: str) -> None:
-    text, flops = AVERAGED[name]
+    text, flops = PUSHED[name].text, PUSHED[name].said.get("flops")
     sizes = {axis: size for axis, size in {"c": 40, "o": 30, "p": 30}.items() if axis in text}
     axes = "b,n,c" if "y[b,n,c]" in text else "b,n,o"
     kept = axes.replace(",n", "")
     graph = tn.layer(f"{text}\nz[{kept}] = mean[n](y[{axes}])", inputs="x", n=2000, **sizes)
-    assert flops is None or tn.plan(graph, profile=CPU, b=7).flops == flops
+    assert flops is None or tn.plan(graph, profile=CPU, b=7).flops == int(flops)
 
 
 def test_averages_over_several_axes_part() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import math
 from typing import Any
@@ -13,51 +14,13 @@ import sympy
 import tensornet as tn
 from tensornet import models
 
+from .conftest import table
+
 pytestmark = pytest.mark.filterwarnings("ignore::tensornet.TensornetWarning")  # ranks that do not come out
 
 SMALL: dict[str, dict[str, Any]] = {
-    "attention": {"dim": 4},
-    "bert": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "length": 3},
-    "clip_text": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "out": 2, "length": 3},
-    "clip_vision": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "out": 2},
-    "convolution": {"channels": 2, "out": 3},
-    "convolutional_stem": {"height": 8, "width": 8, "channels": 2, "out": 3},
-    "cross_entropy": {},
-    "deit": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "classes": 2},
-    "dot_product_attention": {},
-    "fourier_features": {"shape": (3, 2), "channels": 2, "bands": 2},
-    "gated_feed_forward": {"dim": 4, "hidden": 3},
-    "gpt2": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "length": 3},
-    "gru": {"in_size": 3, "hidden_size": 2},
-    "linear": {"in_sizes": (4, 4), "out_sizes": (2, 3)},
-    "linear_attention": {"dim": 4, "heads": 2},
-    "llama": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
-    "lstm": {"in_size": 3, "hidden_size": 2},
-    "matrix_product": {"length": 3, "classes": 2, "bond": 2},
-    "mixture_of_experts": {"dim": 4, "hidden": 3},
-    "mode_dot": {"order": 3, "mode": 1},
-    "multi_mode_dot": {"order": 3},
-    "perceiver": {"shape": (3, 2), "latents": 3, "dim": 4, "depth": 1, "heads": 2, "classes": 2, "repeats": 1}
-    | {"cross_attends": 1, "bands": 2},
-    "permutation_loss": {},
-    "residual_block": {"channels": 2, "out": 3},
-    "resize_positions": {"old": 2, "new": 3},
-    "rms_norm": {"dim": 4},
-    "rnn": {"in_size": 3, "hidden_size": 2},
-    "rotary_embedding": {"width": 4},
-    "state_space": {"dim": 4, "states": 2},
-    "swin": {"image": 8, "patch": 2, "dim": 4, "depths": (1,), "heads": (2,), "classes": 2, "window": 2},
-    "tcl": {"sizes": (4, 4), "ranks": 2},
-    "tensor_swin": {"image": 8, "patch": 2, "modes": ((2, 2, 1),), "depths": (1,), "heads": ((2, 1, 1),)}
-    | {"classes": 2, "window": 2},
-    "tensor_window_attention": {"modes": (2, 2, 2), "heads": (1, 2, 1), "window": 2},
-    "transformer": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
-    "transformer_classifier": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
-    "trl": {"sizes": (3, 3), "outputs": 2},
-    "tucker_to_tensor": {"order": 2},
-    "vit": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "classes": 2},
-    "window_attention": {"dim": 4, "heads": 2, "window": 2},
-    "xlnet": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
+    name: {key: ast.literal_eval(value) for key, _, value in (each.partition("=") for each in settings)}
+    for name, *settings in table("small_models.txt")
 }
 PRESETS = [name for name in models.names() if name not in SMALL]
 BASES = (
