@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.models.attention import attention, dot_product_attention
+from tensornet.models.blocks import embedding
 from tensornet.models.positions import sinusoidal_positions
 
 from .conftest import examples
@@ -109,3 +110,8 @@ def test_sinusoidal_positions(n: int, dim: int, past: int) -> None:
     halves = tn.compile(sinusoidal_positions(dim, interleaved=False))({}, zeros)
     np.testing.assert_allclose(halves[..., : dim // 2], found[..., ::2], atol=1e-14)
     np.testing.assert_allclose(halves[..., dim // 2 :], found[..., 1::2], atol=1e-14)
+
+
+def test_an_embedding_may_be_scaled_by_the_root_of_its_width() -> None:
+    table, t = np.random.default_rng(7).standard_normal((11, 4)), np.arange(10).reshape(2, 5)
+    np.testing.assert_allclose(tn.compile(embedding(11, 4, scale=True))({"E": table}, t), 2 * table[t])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import threading
 import tracemalloc
 import warnings
@@ -21,9 +20,9 @@ import tensornet as tn
 from tensornet.display import in_bytes
 from tensornet.language.parser import read_size
 from tensornet.ops.table import FUNCTIONS
-from tensornet.sizes import evaluate, solve_size
+from tensornet.sizes import solve_size
 
-from .programs import SUMMED_ALONE, Program, programs
+from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -166,54 +165,6 @@ def test_whole_numbers_that_come_to_more_than_64_bits_are_floating(
     n = tn.to_backend({"n": np.array([1, 2])}, backend)["n"]
     found, _ = tn.compile(graph, backend=backend, dtype="float64")({}, n)
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
-
-
-WORDS = """
-b h i j k d x0 W1 W2 0 1 -1 2 0.5 10**400 99999999999999999999 pi inf (i,j) ... * + / - ** < == exp log floor sqrt
-gelu softmax[i] mean[j] max[k] sum[i] prod[b] var[i] hardmax[i] logsumexp[j] normalize[b] onehot[d] concat[h] index(i)
-roll pad where maximum x0[b] W1[i,j] y1 ( ) [ ] ,
-"""
-
-
-@given(
-    programs(),
-    st.lists(st.tuples(st.integers(0, 500), st.sampled_from(WORDS.split())), min_size=1, max_size=2),
-    st.sampled_from([0, 1, 2]),
-)
-def test_a_text_with_slips_is_refused_or_runs(case: Program, slips: list[tuple[int, str]], size: int) -> None:
-    parts = re.findall(r"\w+|\s+|[^\w\s]", case.text)
-    for at, word in slips:
-        parts[at % len(parts)] = word
-    try:
-        graph = tn.layer("".join(parts), inputs=[*case.inputs], outputs=[*case.outputs], **case.given)
-    except tn.TensornetError:
-        return
-    assert tn.layer(str(graph)) == graph
-    try:
-        run(graph, size)
-    except (
-        tn.ShapeError,
-        tn.DtypeError,
-    ) as error:  # an index beyond the size chosen here, or a result of floats
-        if not re.search("is outside|indexes, and holds", str(error)):
-            raise
-
-
-def run(graph: tn.Graph, size: int) -> None:
-    """Plans and runs a graph, its open sizes at `size`, on zeros where names begin with t, else on noise."""
-    bound = graph.bind(**dict.fromkeys(graph.open_sizes, max(size, 1)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tn.TensornetWarning)  # of what starts far from deviation 1
-        parameters, noise = tn.init(bound, seed=0, dtype="float64"), np.random.default_rng(0)
-    given = {**graph.bound, **dict.fromkeys(graph.open_sizes, size)}
-    shapes = {leaf.name: [int(evaluate(each, given)) for each in leaf.shape] for leaf in graph.inputs}
-    arrays = [
-        np.zeros(shapes[n], int) if n.startswith("t") else noise.standard_normal(shapes[n]) for n in shapes
-    ]
-    if size:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            tn.compile(bound)(parameters, *arrays)
 
 
 # ---------------------------------------------------------------------------- messages

@@ -219,11 +219,3 @@ def test_ranks_are_said_as_elsewhere() -> None:
     for wrong in (0, -1, True, 0.0, np.nan, np.inf, None, "some", (1,), (1, 0), (1, 2.5), (1, True)):
         with pytest.raises(tn.ShapeError, match="is not a rank for 2 mode"):
             choose_ranks(wrong, (3, 4), count)  # type: ignore[arg-type]
-
-
-def test_symbolic_sizes_in_formulas() -> None:
-    D = sympy.Symbol("D")
-    graph = tn.layer("y[b,f] = x[b,d] * W[f,d]", inputs="x", d=D, f=4 * D)
-    assert tn.parameter_formula(graph) == 4 * D**2
-    assert tn.parameter_count(graph, D=8) == 256
-    assert tn.flop_formula(graph) == 8 * sympy.Symbol("b") * D**2

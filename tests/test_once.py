@@ -115,17 +115,6 @@ def test_blocks_that_are_called_have_their_tables_made_once_for_all() -> None:
         )
 
 
-def test_what_comes_out_is_the_callers_own() -> None:
-    f = tn.compile(
-        tn.layer("m[i,j] = index(i) - index(j)\ny[b,i,j] = x[b,i] * m", inputs="x", outputs="m y", j=3)
-    )
-    first, _ = f({}, np.ones((1, 2)))
-    first[...] = 7
-    second, product = f({}, np.ones((1, 2)))
-    np.testing.assert_array_equal(second, [[0, -1, -2], [1, 0, -1]])
-    np.testing.assert_array_equal(product[0], second)
-
-
 @pytest.mark.usefixtures("registering")
 def test_what_is_drawn_or_the_users_own_is_done_at_each_call() -> None:
     tn.register("counted_once", numpy=lambda a: a * next(calls))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 import tensornet as tn
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
+from ..conftest import those_of
 from . import SilentChangeError, Trial
 
 __all__ = ["compositions"]
@@ -29,7 +30,7 @@ def compositions(trial: Trial) -> None:
     parameters: dict[str, Any] = {}
     value: Any = x
     for number in range(random.randint(2, 5)):
-        if value.ndim > 5:
+        if value.ndim > 5 or not value.size:
             break
         layer = _layer(trial, value.shape)
         trial.note(layer)
@@ -43,18 +44,37 @@ def compositions(trial: Trial) -> None:
     axes = random.sample(_AXES, len(shape))
     bound = {axis: size for axis, size in zip(axes, shape, strict=True) if trial.chance(0.5)}
     trial.note(f"x[{','.join(axes)}] {shape}, bound {bound}")
-    model = tn.model(lambda t: _chain(t, layers), inputs=f"x[{','.join(axes)}]", **bound)
-    found = tn.compile(model)(parameters, x)
-    if found.shape != value.shape or not np.allclose(found, value, rtol=1e-8, atol=1e-9):
-        raise SilentChangeError(f"the model gives {np.ravel(found)[:4]}, its layers {np.ravel(value)[:4]}")
-    if tn.layer(str(model)) != model:
-        raise SilentChangeError("it reads back as another graph")
+    model = _model(trial, layers, axes, bound)
+    sized = model.bind(**sizes_from_shapes(model, model.inputs, [x.shape]))
+    for each in (model, model.flat, sized, sized.flat):
+        again = tn.layer(str(each))
+        if again != each or tn.Graph.from_json(each.to_json()) != each:
+            raise SilentChangeError("it reads back as another graph")
+        found = tn.compile(again)(those_of(each, parameters), x)
+        if found.shape != value.shape or not np.allclose(found, value, rtol=1e-8, atol=1e-9):
+            told = f"the model gives {np.ravel(found)[:4]}, its layers {np.ravel(value)[:4]}"
+            raise SilentChangeError(told)
 
 
-def _chain(tensor: Any, layers: Sequence[tn.Graph]) -> Any:
-    for number, layer in enumerate(layers):
-        tensor = layer(tensor, scope=f"s{number}")
-    return tensor
+def _model(
+    trial: Trial, layers: Sequence[tn.Graph], axes: Sequence[str], bound: Mapping[str, int]
+) -> tn.Graph:
+    """A model of the layers; some of them may stand in a block of their own."""
+    cut, others = trial.random.randrange(len(layers)), trial.random.sample(_AXES, len(axes))
+
+    def chain(first: int, last: int) -> Callable[[Any], Any]:
+        def forward(tensor: Any) -> Any:
+            for number in range(first, last):
+                tensor = layers[number](tensor, scope=f"s{number}")
+            return tensor
+
+        return forward
+
+    if not cut:
+        return tn.model(chain(0, len(layers)), inputs=f"x[{','.join(axes)}]", **bound)
+    inner = tn.model(chain(0, cut), inputs=f"x[{','.join(others)}]")
+    outer = chain(cut, len(layers))
+    return tn.model(lambda x: outer(inner(x)), inputs=f"x[{','.join(axes)}]", **bound)
 
 
 def _layer(trial: Trial, shape: Sequence[int]) -> tn.Graph:
@@ -96,9 +116,35 @@ def _layer(trial: Trial, shape: Sequence[int]) -> tn.Graph:
                 {new: random.randint(1, shape[at])},
             ),
         ]
+        options += _at_positions(name, axes, own, (new, other))
         if rest:
             options.append((f"y[{rest}] = mean[{own}]({tensor})", size))
             options.append((f"y[{rest}] = max[{own}]({tensor}) * {tensor.replace(own, '0')}", size))
     text, sizes = random.choice(options)
     inputs = name if "..." in text else read
     return tn.layer(text, inputs=inputs, **sizes)
+
+
+def _at_positions(
+    name: str, axes: Sequence[str], own: str, free: tuple[str, str]
+) -> list[tuple[str, dict[str, int]]]:
+    """Layers that read an axis at positions, or write it there."""
+    new, other = free
+
+    def at(entry: str) -> str:
+        return ",".join(entry if axis == own else axis for axis in axes)
+
+    whole = f"{name}[{at(own)}]"
+    return [
+        (f"y[{at(new)}] = {name}[{at(f'{new}+{other}')}] * W[{other}]", {other: 2}),
+        (f"y[{at(new)}] = sum[{other}]({name}[{at(f'2*{new}+{other}')}])", {new: 2}),
+        (f"y[{at(new)}] = sum[{other}]({name}[{at(f'{new}+{other}')}])", {other: 2}),
+        (f"y[{at(new)}] = {name}[{at(f'{new}+1')}] * {other}", {other: 3}),
+        (f"{other}: 2\ny[{at(new)}] = {name}[{at(f'{new}+{other}')}]", {}),
+        (f"y[{at(new)}] = sum[{own}]({whole}) * index({new}) + {new}", {new: 2}),
+        (f"y[{at(f'({new},{own})')}] = {whole} * W[{new}]", {new: 2}),
+        (f"y[{at(own)}] = {name}[{at('1:')}]", {}),
+        (f"h[{at(own)}] = 0.5 * h[{at(f'{own}-1')}] + {whole}", {}),
+        (f"y[{at(new)}] = 0\ny[{at(f'index({own})//2')}] += {whole}", {new: 4}),
+        (f"y[{at(own)}] = {whole} * {name}[{at(new)}] * W[{new},{own}]", {}),
+    ]
