@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import math
-import string
 from typing import Any
 
 import numpy as np
@@ -29,14 +27,7 @@ from .differential import BACKENDS
 from .test_structure import ROOT
 
 POINTWISE = [row for row in FUNCTIONS.values() if row.kind == "pointwise" and not row.implementations]
-SMOOTH = [row for row in POINTWISE if row.derivative and row.scalar is not None]
 WITHOUT = {"dropout"}  # which keeps the mask of the forward pass, and no text says that
-
-
-def names(row: Function) -> list[str]:
-    """Its operands, one more than the fewest where there may be any number."""
-    least, most = row.arity
-    return list(string.ascii_lowercase[: least if most == least else least + 1])
 
 
 def number(text: str, values: dict[str, float]) -> Any:
@@ -56,51 +47,6 @@ def test_every_pointwise_function_has_a_derivative() -> None:
     assert {row.name for row in POINTWISE if not row.derivative} == WITHOUT
     for row in POINTWISE:
         assert len(row.derivative) in (0, 1, row.arity[0])
-
-
-@pytest.mark.parametrize("row", SMOOTH, ids=lambda row: row.name)
-def test_derivatives_agree_with_finite_differences(row: Function) -> None:
-    assert row.scalar is not None
-    points = (0.3, 0.9, 1.7, 2.6) if row.positive else (-2.3, -0.7, 0.3, 1.7)
-    operands, step, tried = names(row), 1e-6, 0
-    for values in itertools.product(points, repeat=len(operands)):
-        if len(set(values)) < len(values):  # where two are equal there may be a kink
-            continue
-        at = dict(zip(operands, values, strict=True))
-        try:
-            result = row.scalar(*values)
-        except ValueError:  # not defined there
-            continue
-        for n, name in enumerate(operands):
-            around = [{**at, name: at[name] + sign * step} for sign in (1, -1)]
-            high, low = (float(row.scalar(*each.values())) for each in around)
-            expected = 1.3 * (high - low) / (2 * step)
-            found = number(row.gradient(n), {**dict(row.options), **at, "y": float(result), "g": 1.3})
-            assert found == pytest.approx(expected, rel=1e-6, abs=1e-7), (row.name, name, values)
-            tried += 1
-    assert tried >= 3
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        ("maximum", (2.0, 2.0), (0.5, 0.5)),
-        ("minimum", (2.0, 2.0), (0.5, 0.5)),
-        ("relu", (0.0,), (0.0,)),
-        ("abs", (0.0,), (0.0,)),
-        ("power", (0.0, 0), (0.0, 0.0)),
-        ("power", (0.0, 2), (0.0, 0.0)),
-        ("power", (-3.0, 2), (-6.0, 0.0)),
-        ("where", (0, 3.0, 4.0), (0.0, 0.0, 1.0)),
-    ],
-)
-def test_derivatives_at_a_kink_are_those_of_torch(
-    name: str, values: tuple[float, ...], expected: tuple[float, ...]
-) -> None:
-    row = FUNCTIONS[name]
-    assert row.scalar is not None
-    at = dict(zip(names(row), values, strict=True)) | {"y": row.scalar(*values), "g": 1.0}
-    assert tuple(number(row.gradient(n), at) for n in range(len(values))) == expected
 
 
 @pytest.mark.usefixtures("registering")
