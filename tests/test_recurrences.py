@@ -226,3 +226,16 @@ def test_what_is_printed_reads_back(text: str, inputs: str, printed: str | None)
     graph = tn.layer(text, inputs=inputs)
     assert (printed or text) in str(graph)
     assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize(("entry", "part"), [(":3", "k+0"), ("-3:", "k+2"), ("1:4", "k+1"), ("::2", "2*k")])
+@pytest.mark.parametrize("start", ["", "S[b,-1,n] = s[b,n]\n"])
+def test_a_state_is_read_by_slices(entry: str, part: str, start: str) -> None:
+    """As windows of numbers read it, under the name of its own axis."""
+    text = "h[b,t,c] = tanh(x[b,t,i] * U[c,i] + S[b,t-1,{0}] * P[c,{1}])\nS[b,t,n] = 0.5 * S[b,t-1,n] + h[b,t,c] * D[n,c]"
+    inputs, sizes = "x s" if start else "x", {"c": 4, "i": 3, "n": 5}
+    graph = tn.layer(start + text.format(entry, "n"), inputs=inputs, **sizes)
+    assert tn.layer(str(graph)) == graph
+    numbers = drawn(graph, b=2, t=6)
+    other = tn.layer(start + text.format(part, "k"), inputs=inputs, k=3, **sizes)
+    np.testing.assert_allclose(by_numpy(graph, numbers)["S"], by_numpy(other, numbers)["S"], rtol=1e-12)

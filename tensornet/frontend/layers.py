@@ -67,8 +67,8 @@ def layer(
             do not show them, as in `"x[b,n,c] t[b,n]"`.
         outputs: the names of the results.
         constants: arrays with a fixed value, by name.
-        init: how a parameter starts, unless that is derived: a standard deviation,
-            `"zeros"` or `"ones"`, or an array of its shape.
+        init: how a parameter starts, by its name, unless that is derived: a standard deviation, an array of its shape,
+            `"zeros"`, `"ones"`, `"identity"`, `"near_identity"`, `"orthogonal"`, `"kaiming"` or `"xavier"`.
         **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; a
             size that is left out is open.
 

@@ -307,6 +307,7 @@ def _every(text: Text, defined: set[str], part: Expression) -> Expression:
             part = _held(text, "every", part, with_entries(own, at, new), read_at, defined)
             dims = (held := text.known[part.name]).dims or ()
             held.dims = with_entries(dims, at, (replace(dims[at][0], name=axis),))
+            text.remade.add(axis)
             part = replace(part, index=with_entries(part.index, at, Span(place=span.place)))
     return part
 

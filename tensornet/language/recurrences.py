@@ -28,6 +28,7 @@ from .expression import (
     Index,
     Literal,
     Ref,
+    Span,
     Taken,
     axes_of_index,
     free_axes,
@@ -279,6 +280,7 @@ class _Reading:
         numbered = tuple(f"{axis}_{n}" for n in range(1, len(ref.index) + 1))
         whole = starts[0].left if starts else self.lefts.get(ref.name, numbered)
         differs = any(_differ(each, _at_once(ref, steps)) for each in starts) or _hangs_on(ref, at, axis)
+        differs = differs or any(isinstance(entry, Span) for entry in ref.index)
         if not differs or len(whole) != len(ref.index):
             return _by_functions(ref, steps, self.starts)
         label = fresh(axis, axes_of_index(with_entries(whole, at)))
