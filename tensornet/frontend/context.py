@@ -211,7 +211,13 @@ class Text:
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
             entry.dims = self.dims_read(ref, Scope())
-            self.guessed.add(ref.name)
+            self.guess(ref.name)
+
+    def guess(self, name: str) -> None:
+        """Notes a leaf that takes its axes from the line that reads it first."""
+        self.guessed.add(name)
+        if self.known[name].kind == "parameter":
+            self.unifier.weights.add(name)
 
     def dims_read(self, ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
         """The dimensions of a leaf that is first read with these brackets.

@@ -576,8 +576,18 @@ def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeEr
     return ShapeError(f"'{ref.said}' is read {count} position(s) {side} one", ref.place, fix)
 
 
-def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any]) -> ShapeError:
-    """The error for an axis that two places size differently."""
+def disagreement(
+    a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any], is_weight: bool = False
+) -> ShapeError:
+    """The error for an axis that two places size differently.
+
+    Args:
+        a, b: the sizes.
+        axis: the axis.
+        ref: what has the second size.
+        bound: the open sizes that have a value.
+        is_weight: whether that is a parameter that has the sizes of another line.
+    """
 
     def told(size: Any) -> str:
         value = evaluate(size, bound)
@@ -586,7 +596,11 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mappi
     where = (
         f" in '{ref.said}'" if isinstance(ref, Ref) else f" in {ref.place.text}" if ref and ref.place else ""
     )
-    remedy = _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
+    remedy = (
+        "give a second weight a name of its own; or "
+        if is_weight
+        else _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
+    )
     known = axes_of_index(ref.index) if isinstance(ref, Ref) else ()
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",

@@ -23,11 +23,13 @@ class Unifier:
 
     Attributes:
         declared: the names in sizes of declared tensors. These stay; others give way.
+        weights: parameters without a declaration, each as long as where it is read first.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
         self.declared: set[str] = set()
+        self.weights: set[str] = set()
         given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
@@ -84,7 +86,8 @@ class Unifier:
             return b if isinstance(a, int) else a  # the symbolic one, as for an open size
         solved = solve_size(evaluate(a - b, self.bound), 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
-            raise disagreement(a, b, axis, ref, self.bound)
+            is_weight = isinstance(ref, Ref) and ref.place is not None and ref.name in self.weights
+            raise disagreement(a, b, axis, ref, self.bound, is_weight)
         self.bound[solved[0]] = solved[1]
         return a
 

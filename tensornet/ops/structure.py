@@ -205,7 +205,7 @@ INDEX = Function(
 
 CONCAT = Function(
     "concat",
-    "operands one after another along an axis, by whose name each is read",
+    "operands one after another along an axis, by whose name each is read; without it, one position; lengths add up",
     "joined",
     arity=(1, 10**6),
     written="concat[j](a, b, …)",
