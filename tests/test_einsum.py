@@ -54,24 +54,6 @@ def test_documented_examples(arguments: tuple[Any, ...]) -> None:
         same(tn.einsum(*as_torch).numpy(), expected)
 
 
-@st.composite
-def equations(draw: Any) -> tuple[str, list[tuple[int, ...]]]:
-    letters = "abcdefg"[: draw(st.integers(1, 7))]
-    sizes = {letter: draw(st.integers(1, 4)) for letter in letters}
-    terms = draw(st.lists(st.text(letters, max_size=4), min_size=1, max_size=6))
-    used = draw(st.permutations(sorted(set("".join(terms)))))
-    result = "".join(used[: draw(st.integers(0, len(used)))])
-    return ",".join(terms) + "->" + result, [tuple(sizes[letter] for letter in term) for term in terms]
-
-
-@given(equations(), st.booleans(), st.integers(0, 1000))
-def test_random_equations(case: tuple[str, list[tuple[int, ...]]], on_torch: bool, seed: int) -> None:
-    equation, shapes = case
-    arrays = [drawn(shape, seed) for shape in shapes]
-    expected = np.einsum(equation, *arrays)
-    same(tn.einsum(equation, *[torch.tensor(a) if on_torch else np.asarray(a) for a in arrays]), expected)
-
-
 @pytest.mark.parametrize("equation", ["ij , jk -> ik", " ij,jk->ik ", "ij,\tjk\n->ik", "éj,jк->éк"])
 def test_space_around_factors_and_letters_of_any_alphabet(equation: str) -> None:
     a, b = drawn((2, 3)), drawn((3, 4))

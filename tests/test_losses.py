@@ -52,16 +52,6 @@ def test_permutation_loss() -> None:
     np.testing.assert_allclose(tn.compile(models.permutation_loss())({}, logits, t, order.targets), expected)
 
 
-def test_gradient_of_the_loss() -> None:
-    rng = np.random.default_rng(0)
-    logits = torch.tensor(rng.standard_normal((4, 6)), requires_grad=True)
-    t = torch.tensor(rng.integers(0, 6, 4))
-    loss = tn.compile(models.cross_entropy(smoothing=0.2), backend="torch")({}, logits, t)
-    (found,) = torch.autograd.grad(loss, logits)
-    (expected,) = torch.autograd.grad(cross_entropy(logits, t, label_smoothing=0.2), logits)
-    torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("own", [{}, {"loss.V": np.array(2.0)}])
 def test_a_loss_of_parameters_with_labels_and_parameters_of_its_own(own: dict[str, np.ndarray]) -> None:
     a, t = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])

@@ -524,31 +524,3 @@ def test_full_rank_is_any_weight(kind: str) -> None:
     substituted = tn.substitute(LAYER, {"W": kind})
     count = tn.parameter_count(substituted) - 8
     assert count >= 96 or kind in ("monarch", "btt", "kronecker", "blocktt", "cp")
-
-
-def test_gradients_of_factors_are_those_of_the_weight() -> None:
-    """∂L/∂A = (∂L/∂W)·Bᵀ."""
-    loss = tn.layer("l = sum[n,o](tanh(x[n,i] * W[o,i]))", inputs="x", i=6, o=4)
-    substituted = tn.substitute(loss, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
-    params = drawn(substituted)
-    x = np.random.default_rng(0).standard_normal((3, 6))
-    _, found = tn.value_and_grad(substituted)(params, x)
-    _, whole = tn.value_and_grad(loss)({"W": params["W.A"] @ params["W.B"]}, x)
-    np.testing.assert_allclose(found["W.A"], whole["W"] @ params["W.B"].T, rtol=1e-10)
-    np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)
-
-
-def test_a_module_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    graph = tn.models.vit(16, 8, 16, 2, 2, 24, 5)
-    substituted = tn.substitute(
-        graph, {"*.W1": "W = W[o,i] + A[o,r] * B[r,i]", "*.W2": "low_rank"}, r=2, rank=2
-    )
-    module = tn.module(substituted, seed=0)
-    names = set(module.state_dict())
-    assert names == {leaf.name for leaf in substituted.parameters}
-    x = torch.as_tensor(images(16), dtype=torch.float32)
-    module(x).square().sum().backward()
-    other = tn.module(substituted, seed=1)
-    other.load_state_dict(module.state_dict())
-    torch.testing.assert_close(other(x), module(x))

@@ -142,7 +142,8 @@ def einsum(trial: Trial) -> None:
     generator = np.random.default_rng(random.randrange(2**32))
     operands = [generator.uniform(-1, 1, shape) for shape in shapes]
     trial.note(f"{equation!r} {[operand.shape for operand in operands]}")
-    found = tn.einsum(equation, *operands)
+    given = map(torch.tensor, operands) if trial.chance(0.5) else operands
+    found = np.asarray(tn.einsum(equation, *given))
     if " " in equation:
         return  # names apart by spaces to us, letters to NumPy
     try:
