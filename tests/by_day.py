@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["chosen", "for_the_night", "settings", "shares", "written"]
-
 TABLE = Path(__file__).parent / "data" / "by_day.txt"
 ALONE, TOGETHER = 2.7, 1.0
 """Seconds, of a machine on which others ran as well: `make test` then takes less than four minutes on two cores."""

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BYTES", "DOCUMENTS", "Damage", "applied", "damaged", "damaged_value"]
-
 Damage = Callable[[bytes, random.Random], bytes]
 """Content to damaged content."""
 

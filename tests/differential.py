@@ -35,20 +35,6 @@ from . import oracle
 from .conftest import within
 from .programs import Program, has, program, unread
 
-__all__ = [
-    "BACKENDS",
-    "Survey",
-    "Unsure",
-    "Wrong",
-    "by_numpy",
-    "check",
-    "computed",
-    "drawn",
-    "named",
-    "shrunk",
-    "survey",
-]
-
 BACKENDS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: load_backend("numpy"),
     "torch": lambda: load_backend("torch"),

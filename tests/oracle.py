@@ -38,8 +38,6 @@ import numpy as np
 from scipy.special import erf, expit
 from sympy import sympify
 
-__all__ = ["Refused", "Untold", "meaning", "run"]
-
 Index = tuple[int, ...]
 Sizes = dict[str, int]
 _SELU = 1.0507009873554805, 1.6732632423543772

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_blocks"]
-
 
 def run_blocks(text: str, file: str) -> tuple[dict[str, Any], int]:
     """What the Python blocks of a page leave behind, and how many ran; each prints what stands below it."""

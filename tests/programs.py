@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 
-__all__ = ["SUMMED_ALONE", "Program", "has", "program", "programs", "recorded", "records", "titled", "unread"]
-
 SUMMED_ALONE = (
     "ignore:the axis .* is summed, and nothing else has it|.* is the diagonal of:tensornet.TensornetWarning"
 )
@@ -31,7 +29,7 @@ MAPS = (
     "leaky_relu({}, slope=0.1)", "elu({})", "erf({})", "floor({})", "sign({})", "expm1(-abs({}))", "hardswish({})",
     "clip({}, -0.5, 0.75)", "mish({})", "log_sigmoid({})", "rsqrt(1 + square({}))", "dropout({}, 0.2)", "round({})",
 )  # fmt: skip
-KEEP = (
+KEEP = [
     "softmax",
     "log_softmax",
     "normalize",
@@ -40,7 +38,7 @@ KEEP = (
     "hardmax",
     "average_hardmax",
     "average_hardmin",
-)
+]
 LEAVE = ("sum", "sum", "mean", "max", "min", "prod", "var", "logsumexp", "norm", "std", "max")
 Text = tuple[str, frozenset[str]]
 """An expression, and the axes of its value."""

@@ -45,8 +45,12 @@ UNREAD = {
         "residual_block",
         "rnn",
         "swin",
-    ],
-    *["tensor_swin", "transformer", "transformer_classifier", "vit", "xlnet"],
+        "tensor_swin",
+        "transformer",
+        "transformer_classifier",
+        "vit",
+        "xlnet",
+    ]
 }
 """Models whose text the oracle does not read; other libraries have them."""
 

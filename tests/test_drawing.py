@@ -351,8 +351,14 @@ COMMANDS = {
         "neq",
         "operatorname",
         "pi",
-    ],
-    *["rceil", "rfloor", "right", "sqrt", "sum", "vee", "wedge"],
+        "rceil",
+        "rfloor",
+        "right",
+        "sqrt",
+        "sum",
+        "vee",
+        "wedge",
+    ]
 }
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
@@ -32,7 +31,7 @@ from tensornet.planning import plan_cache
 from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
-from tensornet.sizes import floored, larger, smaller, symbol
+from tensornet.sizes import floored, symbol
 
 from .conftest import fresh, sampled, within
 from .damage import BYTES, DOCUMENTS
@@ -91,32 +90,6 @@ def test_what_text_would_lose_is_kept(expression: Any) -> None:
     again = read_expression(expression)
     assert again == expression
     assert repr(again) == repr(expression)
-
-
-def sizes() -> st.SearchStrategy[Any]:
-    """Formulas of sizes, made of all that a size may be made of."""
-    names = st.sampled_from("abd").map(symbol)
-    small = st.integers(1, 6)
-
-    def larger_ones(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        pairs = st.tuples(inner, inner)
-        return st.one_of(
-            pairs.map(lambda each: each[0] + each[1]),
-            pairs.map(lambda each: each[0] * each[1]),
-            pairs.map(lambda each: larger(*each)),
-            pairs.map(lambda each: smaller(*each)),
-            st.tuples(inner, small).map(lambda each: floored(each[0], each[1])),
-            st.tuples(inner, small).map(lambda each: -floored(-each[0], each[1])),
-            st.tuples(inner, st.integers(0, 3)).map(lambda each: each[0] ** each[1]),
-            st.tuples(inner, names).map(lambda each: each[0] / each[1]),
-        )
-
-    return st.recursive(st.one_of(names, names, small), larger_ones, max_leaves=8)
-
-
-@given(sizes())
-def test_any_size_reads_back_equal(size: Any) -> None:
-    assert read_size(Part(exactly(write_size(size)), "it")) == size
 
 
 def test_a_size_is_written_as_text() -> None:

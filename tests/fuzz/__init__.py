@@ -17,8 +17,6 @@ from pathlib import Path
 import tensornet as tn
 from tests.conftest import within
 
-__all__ = ["Finding", "Report", "SilentChangeError", "Target", "Trial", "run"]
-
 PATIENCE = 10
 """Seconds after which an attempt counts as one without an answer."""
 

@@ -17,8 +17,6 @@ from tensornet.sizes import evaluate
 from .. import oracle
 from . import SilentChangeError, Trial
 
-__all__ = ["arrays", "einsum"]
-
 _GRAPHS = (
     ("y[b,p] = x[b,i] * W[p,i] + u[p]", "x"),
     ("y[b,p,q] = gelu(x[b,i,j] * U[p,i]) * V[q,j]", "x"),

@@ -18,8 +18,6 @@ from tensornet.device.profiles import load_profile, save_profile
 from ..damage import BYTES, DOCUMENTS, damaged
 from . import SilentChangeError, Trial
 
-__all__ = ["constants", "graphs"]
-
 
 @functools.cache
 def _documents() -> tuple[str, ...]:

@@ -14,8 +14,6 @@ from tensornet.ops.table import FUNCTIONS
 
 from . import SilentChangeError, Trial
 
-__all__ = ["attempt"]
-
 CANARY = "tensornet_canary"
 """A name in `builtins` that code hidden in a name would raise."""
 

@@ -13,8 +13,6 @@ from tensornet.graph.argument_shapes import sizes_from_shapes
 from ..conftest import those_of
 from . import SilentChangeError, Trial
 
-__all__ = ["compositions"]
-
 _AXES = "bijnhd"
 
 

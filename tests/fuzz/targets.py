@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from . import Target, calls, files, names, programs, texts
 
-__all__ = ["TARGETS"]
-
 TARGETS = {
     each.name: each
     for each in (

@@ -19,8 +19,6 @@ from .. import oracle
 from ..programs import recorded, records
 from . import SilentChangeError, Trial
 
-__all__ = ["attempt"]
-
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _NUMERALS = "0 1 -1 2 0.5 1e-30 1e999 10**400 10**30 1j 0x1f 1_0 True 3."
 _VOCABULARY = """
