@@ -114,31 +114,6 @@ def test_scopes_nest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "sizes"),
-    [
-        ("x[b,i]", {"b": 2, "i": 3}),
-        ("x[i,b]", {"i": 2, "b": 3}),
-        ("x[o,i]", {"o": 2, "i": 3}),
-        ("x[i,o]", {"i": 2, "o": 3}),
-        ("x[o,b]", {"o": 2, "b": 3}),
-        ("y[W,x]", {"W": 2, "x": 3}),
-    ],
-)
-@pytest.mark.parametrize("given_sizes", [True, False])
-def test_axis_names_of_model_and_layers_do_not_mix(
-    inputs: str, sizes: dict[str, int], given_sizes: bool
-) -> None:
-    def tower(x: tn.Tensor) -> Any:
-        return dense(o=5)(dense(o=4)(x, scope="a"), scope="b")
-
-    graph = built(tower, inputs, **(sizes if given_sizes else {}))
-    x, A, B = np.random.default_rng(0).normal(size=(2, 3)), np.ones((4, 3)), np.arange(20.0).reshape(5, 4)
-    result = tn.compile(graph, backend="numpy")({"a.W": A, "b.W": B}, x)
-    np.testing.assert_allclose(result, x @ A.T @ B.T)
-    assert tn.layer(str(graph)) == graph
-
-
-@pytest.mark.parametrize(
     "inputs", ["p[n,c] q[n,c]", "x[b,i] z[b,i]", "x[i,b] z[i,b]", "x[b,i] z[n,c]", "z[b,c] x[n,i]"]
 )
 def test_a_layer_of_two_inputs_meets_tensors_of_any_names(inputs: str) -> None:
@@ -146,23 +121,6 @@ def test_a_layer_of_two_inputs_meets_tensors_of_any_names(inputs: str) -> None:
     graph = built(lambda first, second: layer(first, second), inputs)
     x, z, W = np.ones((2, 3)), np.arange(6.0).reshape(2, 3), np.arange(6.0).reshape(2, 3)
     np.testing.assert_allclose(tn.compile(graph, backend="numpy")({"W": W}, x, z), (x * z) @ W.T)
-
-
-@pytest.mark.parametrize("rank", range(5))
-def test_a_layer_of_leading_axes_takes_any_number_of_them(rank: int) -> None:
-    layer = tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", o=2)
-    graph = built(lambda x: layer(x), f"x[{','.join([*'aboi'[:rank], 'c'])}]", c=3)
-    x = np.random.default_rng(0).normal(size=(*range(1, rank + 1), 3))
-    W, u = np.arange(6.0).reshape(2, 3), np.ones(2)
-    np.testing.assert_allclose(tn.compile(graph, backend="numpy")({"W": W, "u": u}, x), x @ W.T + u)
-    assert tn.layer(str(graph)) == graph
-
-
-def test_an_input_split_into_a_composite_takes_the_size_of_the_tensor() -> None:
-    heads = tn.layer("y[b,h,d] = x[b,(h,d)]", inputs="x", h=2)
-    graph = built(lambda x: heads(x), "p[n,c]", c=6)
-    x = np.arange(12.0).reshape(2, 6)
-    np.testing.assert_array_equal(tn.compile(graph, backend="numpy")({}, x), x.reshape(2, 2, 3))
 
 
 def test_sizes_of_layer_and_model_meet() -> None:
