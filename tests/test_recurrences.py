@@ -239,3 +239,10 @@ def test_a_state_is_read_by_slices(entry: str, part: str, start: str) -> None:
     numbers = drawn(graph, b=2, t=6)
     other = tn.layer(start + text.format(part, "k"), inputs=inputs, k=3, **sizes)
     np.testing.assert_allclose(by_numpy(graph, numbers)["S"], by_numpy(other, numbers)["S"], rtol=1e-12)
+
+
+def test_what_is_read_a_position_before_has_sizes_of_its_own() -> None:
+    graph = tn.layer("x[-1,c] = 0\nz[-1,c] = 0\ny[t] = x[t-1,n[t]] * z[t-1,m[t]]", inputs="x z n m")
+    x, z = np.arange(6.0).reshape(2, 3), np.arange(10.0).reshape(2, 5)
+    found = tn.compile(graph)({}, x, z, np.array([0, 2]), np.array([0, 4]))
+    np.testing.assert_array_equal(found, [0, x[0, 2] * z[0, 4]])

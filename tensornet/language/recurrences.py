@@ -277,7 +277,7 @@ class _Reading:
         at, axis, by = found
         keys = ((ref.name, _side(by) * far, at) for far in range(1, abs(by) + 1))
         starts = [start for key in keys if (start := self.starts.get(key)) and start.right != Literal(0)]
-        numbered = tuple(f"{axis}_{n}" for n in range(1, len(ref.index) + 1))
+        numbered = tuple(f"{ref.name.replace('.', '_')}{n}" for n in range(len(ref.index)))
         whole = starts[0].left if starts else self.lefts.get(ref.name, numbered)
         differs = any(_differ(each, _at_once(ref, steps)) for each in starts) or _hangs_on(ref, at, axis)
         differs = differs or any(isinstance(entry, Span) for entry in ref.index)
