@@ -322,6 +322,11 @@ def _entries(node: ast.expr) -> list[ast.expr]:
     return [inner] if alone else inner.elts
 
 
+def _parts(node: ast.expr | None) -> list[ast.expr]:
+    """The parts of a composite; what is none alone."""
+    return node.elts if isinstance(node, ast.Tuple) else [node] if node else []
+
+
 def _dots(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is ...
 
@@ -452,7 +457,8 @@ class Program:
         entries = self.axes[_name(node.target)]
         for entry in entries:
             if isinstance(entry, ast.Slice) and entry.upper:
-                self.given[_name(entry.lower)] = self.number(entry.upper)
+                pairs = zip(_parts(entry.lower), _parts(entry.upper), strict=True)
+                self.given.update({_name(axis): self.number(size) for axis, size in pairs})
         self.axes[_name(node.target)] = [
             each.lower if isinstance(each, ast.Slice) and each.lower else each for each in entries
         ]

@@ -28,7 +28,7 @@ from ..language.expression import (
     parts_of,
 )
 from ..ops.along_axes import STEPS
-from ..sizes import invert_size, size_names, symbol, terms_of
+from ..sizes import invert_size, name_of, put_in, size_names, symbol, terms_of
 from .leaves import Called, Leaf
 from .shape_inference import Axis, Dim, Scope, scope_of
 from .unify import Unifier
@@ -347,17 +347,24 @@ def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
 
 
 def _named(dim: Dim) -> Dim:
-    """A dimension in which an axis whose size is still marked gets the size of its name."""
-    marked = {axis.name for axis in dim if any(_MARK in name for name in size_names(axis.size))}
-    return tuple(Axis(axis.name, symbol(axis.name)) if axis.name in marked else axis for axis in dim)
+    """A dimension in which an axis whose size is still marked gets the size of its name. In a size that is made of
+    marked ones, as that of a padded axis, each becomes the size of the axis that it marks."""
+
+    def named(axis: Axis) -> Axis:
+        marks = {name: symbol(name.partition(_MARK)[2]) for name in size_names(axis.size) if _MARK in name}
+        return Axis(axis.name, symbol(axis.name) if name_of(axis.size) in marks else put_in(axis.size, marks))
+
+    return tuple(map(named, dim))
 
 
 class _Foreseen(Unifier):
     """Solves for the marked sizes only. Whether other sizes agree is checked later."""
 
     def unify(self, a: Any, b: Any, axis: str, ref: Ref | Call | None) -> Any:
-        a, difference = self.resolve(a), self.resolve(a - b)
-        for name in reversed(size_names(difference)):
+        a, b = self.resolve(a), self.resolve(b)
+        difference = a - b
+        alone = [name_of(b), name_of(a)]  # before names in sizes that are made of several
+        for name in (*filter(None, alone), *reversed(size_names(difference))):
             if _MARK in name and dict(terms_of(difference)).get(((name, 1),)) in (1, -1):
                 found = invert_size(difference, name, 0)
                 if found is not None:
