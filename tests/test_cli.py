@@ -191,6 +191,11 @@ def test_a_wrong_command_ends_with_two_and_one_message(
     assert done.err.startswith(message if message == "Usage: " else f"error: {message}")
 
 
+def test_sizes_without_their_option_are_told_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("plan", "y[b,o] = x[b,i]*W[o,i]", "b=64", "i=3") == "2"
+    assert capsys.readouterr().err.endswith("fix: give sizes by an option, --size b=64,i=3\n")
+
+
 def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "y[b,o] = x[b,i]*W[o,i]", "--inputs", "x", "--size", "i=4"]
     assert main(*arguments) == "0"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -44,6 +46,12 @@ def main() -> None:
     except TensornetError as error:
         console(stderr=True).print(printable(f"error: {error}"))
         sys.exit(2)
+    except SystemExit as stop:
+        pairs = itertools.pairwise(sys.argv)
+        sizes = [each for before, each in pairs if before[:1] != "-" and re.fullmatch(r"\w+=\w+", each)]
+        if stop.code == 2 and sizes:
+            console(stderr=True).print(f"fix: give sizes by an option, --size {','.join(sizes)}")
+        raise
 
 
 _SHOWN_BY_PYTHON = warnings.showwarning
