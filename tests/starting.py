@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Layers:
             left, right = line.split(" = ", 1)
             if left.split("[")[0] in read:
                 kept.append(line)
-                read.update(re.findall(r"\bh\d+(?=\[)", right))
+                read.update(re.findall(r"\b[hv]\d+\b", right))
         return "\n".join(reversed(kept))
 
     def known(self) -> dict[str, int]:
@@ -71,17 +72,31 @@ class Layers:
         self.lines.append(f"{self.read(name, axes)} = {text}")
         self.tensors.append((name, axes))
 
-    def weight(self, axes: Axes) -> str:
-        """A weight, or what is made of one."""
-        kind = self.random.randrange(8)
+    def weight(self, axes: Axes, depth: int = 3) -> str:
+        """A weight, or what is made of weights, here or in a line of its own."""
+        kind = self.random.randrange(18) if depth else 18
+        if kind > 5 or (kind in (2, 3) and not axes):
+            return self.parameter(axes)
+        one, other = (functools.partial(self.weight, depth=depth - 1) for _ in range(2))
         if kind == 0:
-            return f"{self.random.choice(OF_WEIGHTS)}({self.parameter(axes)})"
-        if kind == 1:
-            return f"({self.parameter(axes)} + {self.parameter(axes)})"
-        if kind == 2 and axes:
-            one = self.parameter(axes)
-            return f"({one} / sqrt(sum[{self.random.choice(axes)}]({one} * {one})))"
-        return self.parameter(axes)
+            text = f"{self.random.choice(OF_WEIGHTS)}({one(axes)})"
+        elif kind == 1:
+            text = f"({one(axes)} + {other(axes)})"
+        elif kind == 2:
+            weight = self.parameter(axes)
+            text = f"({weight} / sqrt(sum[{self.random.choice(axes)}]({weight} * {weight})))"
+        elif kind == 3:
+            rank, cut = self.axes(1), self.random.randint(0, len(axes))
+            text = f"sum[{rank[0]}]({one((*axes[:cut], *rank))} * {other((*rank, *axes[cut:]))})"
+        elif kind == 4:
+            text = f"({self.random.choice(('2', '0.1', '30'))} * {one(axes)})"
+        else:
+            text = f"({one(axes)} * {other(axes)})"
+        if self.random.random() < 0.7:
+            return text
+        name = f"v{len(self.lines)}[{','.join(axes) or '()'}]"
+        self.lines.append(f"{name} = {text}")
+        return name if axes else name.removesuffix("[()]")
 
     def product(self, name: str, axes: Axes) -> tuple[str, Axes]:
         """A linear map whose weight is one tensor, a pair, a chain or a sum of outer products."""

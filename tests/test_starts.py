@@ -209,7 +209,7 @@ def test_normalized_weights_are_on_their_scale(size: int) -> None:
 # ---------------------------------------------------------------------------- at random
 
 
-@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 20)
+@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 30)
 @given(st.integers(0, 10**9))
 def test_random_layers_start_alive_or_a_warning_says_that_they_do_not(seed: int) -> None:
     """Products, sums, norms, functions and gates: between 0.5 and 2 of what goes in, exactly where nothing is said."""
