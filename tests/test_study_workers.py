@@ -134,7 +134,7 @@ def test_what_no_mesh_can_be_is_refused() -> None:
         (
             ("data", 2),
         ): r"the mesh data=2 is of 2 processes, and 1 run here\nfix: torchrun --nproc-per-node 2",
-        (("data", 0),): "the mesh axis 'data' has 0 devices",
+        (("data", 0),): "the number of devices along 'data' is 0",
     }.items():
         with pytest.raises(TensornetError, match=message):
             wrong_study(mesh=dict(told), epochs=1)
