@@ -118,6 +118,13 @@ def with_gradients(model: Any) -> torch.Tensor:
     return found.detach()
 
 
+def loose(model: Any) -> torch.Tensor:
+    """As during distillation."""
+    model.weight_factors.W.loosen()
+    model.weight_factors.W.free.mul_(0.5)
+    return model(ROWS)  # type: ignore[no-any-return]
+
+
 ELSEWHERE: dict[str, Callable[[Any], torch.Tensor]] = {
     "gradients": with_gradients,
     "training": lambda model: model.train()(ROWS),
@@ -125,6 +132,7 @@ ELSEWHERE: dict[str, Callable[[Any], torch.Tensor]] = {
     "one row": lambda model: model(ROWS[0]),
     "no rows": lambda model: model(ROWS[:0]),
     "other types": lambda model: model.double()(ROWS.double()),
+    "codes that are trained": loose,
     "autocast": lambda model: torch.autocast("cpu", torch.bfloat16)(model)(ROWS),
     "vmap": lambda model: torch.vmap(model)(ROWS.reshape(2, 32, 512)),
     "export": lambda model: torch.export.export(model, (ROWS,)).module()(ROWS),
@@ -140,6 +148,11 @@ def test_elsewhere_floats_are_computed_with(name: str) -> None:
         integers(ROWS)  # packs
         found, wanted = map(ELSEWHERE[name], (integers, floats))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_rows_of_another_size_are_refused_as_by_floats() -> None:
+    with torch.no_grad(), pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        both(linear())[0](ROWS[:, 1:])
 
 
 @pytest.mark.parametrize(("name", "value"), [("ENGINES", ()), ("NEEDED", ("what_torch_dropped",))])
