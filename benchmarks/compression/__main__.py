@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 import warnings
@@ -20,10 +21,12 @@ SIZES = (4, 8, 16, 24)
 """The parts of the bytes that are left: a fourth, …"""
 
 
-def ours(network: torch.nn.Module, batches: Sequence[Any], share: float) -> list[Any]:
+def ours(
+    network: torch.nn.Module, batches: Sequence[Any], share: float, activations: str | None = None
+) -> list[Any]:
     """This library, with the same batches."""
-    found = tn.compress(network, bytes=share, calibrate=batches)
-    return [(found.model, found.allocation.after / found.allocation.before)]
+    found = tn.compress(network, bytes=share, calibrate=batches, activations=activations)
+    return [(found.model.eval(), found.allocation.after / found.allocation.before)]
 
 
 def _timed(networks: Sequence[torch.nn.Module], call: Any) -> list[float]:
@@ -44,7 +47,15 @@ def _row(name: str, errors: Sequence[float], share: float, spent: float, speeds:
     print(f"  {name:36}{share:7.1%}{error:9.2%}{spread:8.2%}{spent:8.1f} s  {speeds}", flush=True)
 
 
-def compare(name: str, seeds: int, examples: int, sizes: Sequence[int], peers: bool, steps: int) -> None:
+def compare(
+    name: str,
+    seeds: int,
+    examples: int,
+    sizes: Sequence[int],
+    peers: bool,
+    steps: int,
+    activations: str | None,
+) -> None:
     """Prints a table of one network: the share of bytes, errors, their spread over seeds, and the time it took."""
 
     def make(seed: int, unrolled: bool) -> Trained:
@@ -53,7 +64,7 @@ def compare(name: str, seeds: int, examples: int, sizes: Sequence[int], peers: b
     whole, loops = ([make(seed, unrolled) for seed in range(seeds)] for unrolled in (False, True))
     dense = whole[0]
     print(f"{name}: dense {dense.error(dense.network):.2%} errors of {examples} examples")
-    methods = {"tensornet": ours, **(PEERS if peers else {})}
+    methods = {"tensornet": functools.partial(ours, activations=activations), **(PEERS if peers else {})}
     for size in sizes:
         print(f" 1/{size} of the bytes{'':24}bytes    errors  spread      made  of the dense time at 1, 16")
         for method, smaller in methods.items():
@@ -104,13 +115,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--distill", type=int, default=0, help="steps of training after each of ours")
+    parser.add_argument("--activations", choices=("int8",), help="what ours may round them to")
     parser.add_argument("--alone", action="store_true", help="without the others")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
     for name in given.network or ("recurrent", "convolutional"):
         seeds = 1 if given.quick else given.seeds
-        compare(name, seeds, given.examples, given.size or SIZES, not given.alone, given.distill)
+        sizes, peers = given.size or SIZES, not given.alone
+        compare(name, seeds, given.examples, sizes, peers, given.distill, given.activations)
 
 
 if __name__ == "__main__":

@@ -158,13 +158,15 @@ def _rounded(module: Any) -> torch.Tensor | None:
 
 
 def _linear(module: Any, x: Any) -> Any:
-    integers = None if is_recorded() else module.__dict__.get("_integers")
-    if integers is not None and (made := integers.linear(module, x)) is not None:
+    integers = module.__dict__.get("_integers")
+    if integers is not None and not is_recorded() and (made := integers.linear(module, x)) is not None:
         return made
     if (whole := _rounded(module)) is not None:
         # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
         x = x if x.ndim == 2 else x.contiguous()
-        return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
+        return torch.nn.functional.linear(
+            x, whole.mT if module._kind.name == TURNED.name else whole, module.bias
+        )
     found, weight = module._modules[module._place](x), module._parameters.get("weight")
     if weight is None:
         return found if module.bias is None else found + module.bias.to(found.dtype)

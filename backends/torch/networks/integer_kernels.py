@@ -50,15 +50,15 @@ class Integers:
     def linear(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
         """x·Wᵀ + bias, of low rank by two products; None where floats are needed, or are expected to be faster."""
         is_large = self._pays(x.numel() // self.columns) and x.ndim > 1 and x.shape[-1] == self.columns
-        if not is_large or not _are_plain([layer], x):
-            return None
-        packs = self._kept.read(_tensors([layer]), False, functools.partial(_chain, layer))
+        is_bare = is_large and not torch.is_grad_enabled() and is_eager(x)
+        tensors = _tensors([layer]) if is_bare and _are_floats(x) else []
+        packs = self._kept.read(tensors, False, functools.partial(_chain, layer)) if tensors else []
         for each in packs:
             x = torch.ops.quantized.linear_dynamic(x, each, True)
         return x if packs else None
 
     def cells(self, module: Any, x: torch.Tensor, states: Any) -> list[Any]:
-        """The packed weights of a GRU or an LSTM, for `recurrence`; none in these cases."""
+        """The packed weights of a GRU or an LSTM in a call without gradients, for `recurrence`; none in these cases."""
         base, layers = module.base, [*module._modules.values()]
         rows, positions = x.shape[:2] if base.batch_first else x.shape[1::-1]
         if not self._pays(rows, positions) or not all("_integers" in each.__dict__ for each in layers):
@@ -67,9 +67,8 @@ class Integers:
         given = () if states is None else (states,) if isinstance(states, torch.Tensor) else states
         if base.mode not in KERNELS or is_hooked or x.shape[-1] != self.columns:
             return []
-        if not _are_plain(layers, x, *given):
-            return []
-        return self._kept.read(_tensors(layers), False, functools.partial(_cells, layers))
+        tensors = _tensors(layers) if _are_floats(x, *given) else []
+        return self._kept.read(tensors, False, functools.partial(_cells, layers)) if tensors else []
 
 
 def recurrence(base: Any, cells: Sequence[Any], x: torch.Tensor, states: Sequence[torch.Tensor]) -> Any:
@@ -86,28 +85,23 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
 """The kernels of recurrences, by torch's name for these."""
 
 
-def _rounded(layer: Any) -> list[Any]:
-    """The rounded factors of a layer."""
-    return [*layer._modules[layer._place]._modules.values()]
-
-
 def _tensors(layers: Sequence[Any]) -> list[torch.Tensor]:
-    """What the packed weights of some layers are made of."""
-    biases = [layer.bias for layer in layers]
-    held = [each for layer in layers for part in _rounded(layer) for each in part.tensors()]
-    return [*held, *[each for each in biases if each is not None]]
+    """What the packed weights of some layers are made of; nothing if a layer is trained."""
+    found = list[torch.Tensor]()
+    for layer in layers:
+        for part in layer._modules[layer._place]._modules.values():
+            if layer.training or "free" in part._parameters:
+                return []
+            found += part.tensors()
+        if layer.bias is not None:
+            found.append(layer.bias)
+    return found
 
 
-def _are_plain(layers: Sequence[Any], *given: torch.Tensor) -> bool:
-    """Whether layers in evaluation mode multiply finite float32 on the CPU, without gradients.
-
-    The kernels would make numbers of what is none. Codes are real numbers while they are trained.
-    """
-    if torch.is_grad_enabled() or given[0].dtype != torch.float32 or not is_eager(*given):
-        return False
-    if True in [each.training or "free" in part._parameters for each in layers for part in _rounded(each)]:
-        return False
-    return all(each.is_cpu and math.isfinite(each.sum()) for each in given)
+def _are_floats(*given: torch.Tensor) -> bool:
+    """Whether these are finite numbers of float32 on the CPU. Kernels make numbers of what is none."""
+    kinds = [each.dtype == torch.float32 and each.is_cpu for each in given]
+    return False not in kinds and False not in [math.isfinite(each.sum()) for each in given]
 
 
 def _are_there(tensors: Sequence[torch.Tensor]) -> bool:
