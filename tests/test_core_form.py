@@ -31,27 +31,10 @@ from .test_settings import SMALL
 
 # Programs, written and random, go through `differential.check`, which holds the core form too.
 
-UNREAD = {
-    *[
-        "bert",
-        "clip_text",
-        "clip_vision",
-        "deit",
-        "gpt2",
-        "gru",
-        "llama",
-        "lstm",
-        "perceiver",
-        "residual_block",
-        "rnn",
-        "swin",
-        "tensor_swin",
-        "transformer",
-        "transformer_classifier",
-        "vit",
-        "xlnet",
-    ]
-}
+UNREAD = (
+    "bert clip_text clip_vision deit gpt2 gru llama lstm perceiver residual_block rnn swin "
+    "tensor_swin transformer transformer_classifier vit xlnet "
+)
 """Models whose text the oracle does not read; other libraries have them."""
 
 
@@ -69,7 +52,7 @@ def test_models_there_and_back(name: str) -> None:
         drawn = draw.integers(0, 2, shape) if truth or position else draw.normal(size=shape) * 0.5
         arrays[each.name] = drawn > 0 if truth else drawn
     expected, found = by_numpy(graph, arrays), [by_numpy(named(graph), arrays)]
-    if name not in UNREAD:
+    if name not in UNREAD.split():
         found.append(oracle.meaning(graph, arrays, lengths))
     for each, output in itertools.product(found, graph.outputs):
         np.testing.assert_allclose(each[output], expected[output], atol=1e-10)
