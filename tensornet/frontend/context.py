@@ -125,6 +125,7 @@ class Text:
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
         self.unifier = Unifier.of(self.given)
+        self.unifier.is_weight = self.is_weight
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, Known] = {}
@@ -211,13 +212,11 @@ class Text:
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
             entry.dims = self.dims_read(ref, Scope())
-            self.guess(ref.name)
+            self.guessed.add(ref.name)
 
-    def guess(self, name: str) -> None:
-        """Notes a leaf that takes its axes from the line that reads it first."""
-        self.guessed.add(name)
-        if self.known[name].kind == "parameter":
-            self.unifier.weights.add(name)
+    def is_weight(self, name: str) -> bool:
+        """Whether a name is a parameter that is as long as where it is read first."""
+        return name in self.guessed and self.known[name].kind == "parameter"
 
     def dims_read(self, ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
         """The dimensions of a leaf that is first read with these brackets.

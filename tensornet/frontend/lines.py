@@ -498,7 +498,7 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
     text.known[part.name] = Known(
         "parameter", text.dims_read(part, Scope({axis: extents[0]})), place=part.place
     )
-    text.guess(part.name)
+    text.guessed.add(part.name)
     return part
 
 
@@ -570,7 +570,7 @@ def _declare(text: Text, ref: Ref, scope: Scope) -> None:
         raise EquationError(
             f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
         )
-    text.guess(ref.name)
+    text.guessed.add(ref.name)
 
 
 @told_in("sizes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -23,13 +23,13 @@ class Unifier:
 
     Attributes:
         declared: the names in sizes of declared tensors. These stay; others give way.
-        weights: parameters without a declaration, each as long as where it is read first.
+        is_weight: whether a name is a parameter that is as long as where it is read first.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
         self.declared: set[str] = set()
-        self.weights: set[str] = set()
+        self.is_weight: Callable[[str], bool] = lambda name: False
         given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
@@ -86,7 +86,7 @@ class Unifier:
             return b if isinstance(a, int) else a  # the symbolic one, as for an open size
         solved = solve_size(evaluate(a - b, self.bound), 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
-            is_weight = isinstance(ref, Ref) and ref.place is not None and ref.name in self.weights
+            is_weight = isinstance(ref, Ref) and ref.place is not None and self.is_weight(ref.name)
             raise disagreement(a, b, axis, ref, self.bound, is_weight)
         self.bound[solved[0]] = solved[1]
         return a
