@@ -164,9 +164,7 @@ def _linear(module: Any, x: Any) -> Any:
     if (whole := _rounded(module)) is not None:
         # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
         x = x if x.ndim == 2 else x.contiguous()
-        return torch.nn.functional.linear(
-            x, whole.mT if module._kind.name == TURNED.name else whole, module.bias
-        )
+        return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
     found, weight = module._modules[module._place](x), module._parameters.get("weight")
     if weight is None:
         return found if module.bias is None else found + module.bias.to(found.dtype)
