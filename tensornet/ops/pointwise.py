@@ -30,12 +30,14 @@ def _function(
 ) -> Function:
     """The record of a pointwise function: its value on numbers, the derivative of each operand, and its passes.
 
-    A function of Python's own, or of its `math`, has the same name in numbers that depend on open sizes.
+    A function of Python's own, or of its `math`, and an operator are the same in numbers that depend on open sizes.
     """
     if (module := getattr(scalar, "__module__", "")) in ("math", "builtins"):
         called = f"math.{name}" if module == "math" else scalar.__name__
         operands = ", ".join(f"{{{n}}}" for n in range(more.get("arity", (1, 1))[0]))
         more.setdefault("number", f"{called}({operands})")
+    elif more.get("arity") == (2, 2) and "infix" in more:
+        more.setdefault("number", f"({{0}} {more['infix']} {{1}})")
     costs = passes if isinstance(passes, tuple) else (passes, passes)
     return Function(name, formula, yields=yields, scalar=scalar, derivative=rules, passes=costs, **more)
 
@@ -56,7 +58,6 @@ def _truth(
 ) -> Function:
     """The record of a function of `n` operands that returns a truth value, so none of them gets a gradient."""
     flat = ("0",) * n
-    more.setdefault("number", f"({{0}} {infix} {{1}})")
     return _function("truth", name, formula, scalar, *flat, arity=(n, n), infix=infix, **more)
 
 
@@ -74,8 +75,7 @@ def _division(
 ) -> Function:
     """The record of a division with a whole quotient, exact for integers."""
     formula = f"{formula}, exact for integers, and 0 where they are divided by 0"
-    number = f"({{0}} {infix} {{1}})"
-    return _ordered(name, formula, scalar, *rules, arity=(2, 2), infix=infix, number=number, latex=latex)
+    return _ordered(name, formula, scalar, *rules, arity=(2, 2), infix=infix, latex=latex)
 
 
 # ---------------------------------------------------------------------------- on numbers
@@ -194,7 +194,6 @@ _ARITHMETIC = (
         arity=(2, 2),
         infix="**",
         keeps_whole=_small_power,
-        number="({0} ** {1})",
         positive=True,
     ),
 )
