@@ -20,7 +20,7 @@ from ..language.expression import Ref, occurring
 from ..ops.table import FUNCTIONS, Element
 from ..passes.dead_code import eliminate_dead_code
 from ..scan.cut import put_together
-from ..sizes import evaluate, size_names
+from ..sizes import evaluate
 from .backward import Backward
 
 
@@ -60,21 +60,12 @@ class JointGraph:
 
 def _tidy(graph: Graph) -> Graph:
     """The graph without sizes that nothing in it mentions, and without formulas of axes that tensors size."""
-    alone = graph.by_name
-    formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
-    used = {*alone, *(name for size in formulas.values() for name in size_names(size))}
-    for each in graph.leaves:
-        used.update(name for dim in each.dims for axis in dim for name in size_names(axis.size))
-    for equation in graph.own:
+    told = (pair for pair in graph.sizes if isinstance(pair[1], int) or pair[0] in graph.by_name)
+    graph = replace(graph, sizes=tuple(told))
+    used = set(graph.without_unused_sizes().bound)
+    for equation in graph.own:  # what tells an axis its size may go later, as the inputs of a tangent do
         used.update(name for part in equation.parts if not isinstance(part, Ref) for name in occurring(part))
-    for call in graph.calls:
-        used.update(call.graph.bound)
-    sizes = (
-        (name, size)
-        for name, size in graph.sizes
-        if name in formulas or (isinstance(size, int) and name in used)
-    )
-    return replace(graph, sizes=tuple(sizes))
+    return replace(graph, sizes=tuple(pair for pair in graph.sizes if pair[0] in used))
 
 
 # ---------------------------------------------------------------------------- partition
