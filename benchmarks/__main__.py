@@ -1,6 +1,17 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, calls, contractions, convolution, linear, mixture, models, recurrent, tensor_swin
+from . import (
+    attention,
+    calls,
+    contractions,
+    convolution,
+    linear,
+    mixture,
+    models,
+    pairwise,
+    recurrent,
+    tensor_swin,
+)
 from .report import run
 
 run(
@@ -10,6 +21,7 @@ run(
     linear.SUITE,
     attention.SUITE,
     mixture.SUITE,
+    pairwise.SUITE,
     recurrent.SUITE,
     convolution.SUITE,
     models.SUITE,

@@ -30,6 +30,7 @@ from benchmarks import (
     mixture,
     model,
     models,
+    pairwise,
     recurrent,
     report,
     tensor_swin,
@@ -41,7 +42,7 @@ from tensornet.contraction.order_search import fastest
 from tensornet.device.cost_model import default_profile
 from tensornet.device.timing import Clock, timings
 
-PARTS = (calls, linear, attention, mixture, recurrent, convolution, models, tensor_swin)
+PARTS = (calls, linear, attention, mixture, recurrent, convolution, models, pairwise, tensor_swin)
 SUITES = [contractions.TCL, contractions.CONTRACTIONS, *(each.SUITE for each in PARTS)]
 TINY = [pytest.param(case, id=f"{each.name}: {case.name}") for each in SUITES for case in each.cases["tiny"]]
 pytestmark = pytest.mark.filterwarnings(
