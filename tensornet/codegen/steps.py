@@ -310,6 +310,10 @@ def _product(context: CodegenContext, product: Multiplied, way: Strategy, left: 
     match way.kind:
         case "multiply":
             return f"{context.aligned(a, left)} * {context.aligned(b, left)}"
+        case "sum":
+            order = layout_of(b if way.swapped else a)
+            text = f"({context.aligned(a, order)} * {context.aligned(b, order)})"
+            return context.op("sum", text, axes=tuple_source(map(order.index, way.summed)))
         case "linear":
             return _linear(context, product, way)
         case "dot":

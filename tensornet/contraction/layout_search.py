@@ -473,6 +473,6 @@ def _expanded(way: Strategy, own: Mapping[str, Layout]) -> Strategy:
 
     batch, rows, columns, summed = map(expanded, way.groups)
     result = tuple(map(expanded, way.result))
-    if way.kind == "multiply":
-        result = tuple((axis,) for axis in batch)
+    if way.kind in ("multiply", "sum"):
+        result = tuple((axis,) for axis in (*batch, *rows))
     return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)

@@ -62,7 +62,8 @@ class Strategy:
 
     Attributes:
         kind: "matmul", "linear" (a matrix product whose rows keep their dimensions, and to which a bias may be
-            added), "dot" (rows and columns empty) or "multiply" (nothing summed).
+            added), "dot" (rows and columns empty), "sum" (a product of elements that is summed; columns empty), or
+            "multiply" (nothing summed).
         swapped: whether the second tensor is the left operand of the product.
         batch, rows, columns, summed: the groups, each in the order used. If the result does not have the axes of
             the batch, the products of the batch are added up.
@@ -70,7 +71,7 @@ class Strategy:
         seconds: expected time, copies of operands included.
     """
 
-    kind: Annotated[str, ("matmul", "linear", "dot", "multiply")]
+    kind: Annotated[str, ("matmul", "linear", "dot", "sum", "multiply")]
     swapped: bool
     batch: Layout
     rows: Layout
@@ -240,12 +241,15 @@ class Pricing:
             limits: which matrix products are left out.
         """
         both = {axis for axis in a if axis in b}
-        summed = both - kept
-        if summed and not len(a) == len(b) == len(both):
-            return self._matrix_products(a, b, both & kept, summed, wanted, limits)
-        best = dict[Layout, Way]()
-        dots, products = self._dots(a, b, both, summed, wanted), self._elementwise(a, b, wanted, readers)
-        for layout, seconds, fields in dots if summed else products:
+        summed, best = both - kept, dict[Layout, Way]()
+        if not summed:
+            found = self._elementwise(a, b, wanted, readers)
+        elif len(a) == len(b) == len(both):
+            found = self._dots(a, b, both, summed, wanted)
+        else:
+            best = self._matrix_products(a, b, both & kept, summed, wanted, limits)
+            found = self._sums(a, b, summed, wanted) if len(both) in (len(a), len(b)) else iter(())
+        for layout, seconds, fields in found:
             if layout not in best or seconds < best[layout][0]:
                 best[layout] = (seconds, fields)
         return best
@@ -323,6 +327,21 @@ class Pricing:
             seconds += self.walk(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
+
+    def _sums(
+        self, a: Layout, b: Layout, summed: set[str], wanted: Layout | None
+    ) -> Iterator[tuple[Layout, float, _Fields]]:
+        """The elementwise product of a tensor that has all axes of the other, which is summed. Nothing is copied."""
+        swapped = len(a) < len(b)
+        whole, part = (b, a) if swapped else (a, b)
+        rows = tuple([axis for axis in whole if axis not in summed])
+        inner = tuple(itertools.takewhile(lambda axis: axis not in summed, reversed(whole)))
+        seconds = self.walk(whole, (whole, part)) + self._aligned(part, whole) + self.brought(rows, wanted)
+        moved, written = (self.itemsize * self.extent(axes) for axes in (whole, rows))
+        seconds += self.profile.pointwise(moved + written, written)
+        seconds += self.profile.run * self.extent(whole if inner else rows) / self.extent(inner)
+        groups = tuple((axis,) for axis in rows)
+        yield rows, seconds, ("sum", swapped, (), rows, (), tuple(ordered(summed, whole)), groups)
 
     # ---- matrix products
 

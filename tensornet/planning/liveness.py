@@ -72,7 +72,7 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
     way, product = step.arrangement, step.multiplied
     if way is not None and product is not None and way.kind != "multiply":
         copied = (held(axes_of_index(ref.index)) for ref in _copied(product.a, product.b, way))
-        beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
+        beside = held((*way.batch, *way.rows, *way.summed)) if way.kind in ("dot", "sum") else 0
         beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
         return sum(copied) + beside
     match step.equation.right:
@@ -103,6 +103,8 @@ def _results_worked_in(call: Call) -> float | None:
 
 def _copied(a: Ref, b: Ref, way: Strategy) -> Iterator[Ref]:
     """The operands of a product that must be copied into the order in which it reads them."""
+    if way.kind == "sum":
+        return
     for ref, outer in ((a, way.rows), (b, way.columns)):
         layout = axes_of_index(ref.index)
         batch = tuple(axis for axis in way.batch if axis in layout)
