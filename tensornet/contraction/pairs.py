@@ -15,6 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "Strategy",
     "flatten",
+    "merged",
     "ordered",
     "view_order",
 ]
@@ -562,7 +564,7 @@ def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> list[dic
 
 def _results(one: Layout, other: Layout, choices: Iterable[Mapping[str, int]]) -> Iterable[Layout]:
     """The orders to write an elementwise product in, preferably those that are also its layout in memory."""
-    found = dict.fromkeys(_lying(_merged(one, other, ranks), one, other) for ranks in choices)
+    found = dict.fromkeys(_lying(merged(one, other, ranks), one, other) for ranks in choices)
     return [each for each in found if _lying(each, one, other) == each] or found
 
 
@@ -587,7 +589,7 @@ def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
     return tuple(found)
 
 
-def _merged(one: Layout, other: Layout, rank: Mapping[str, int]) -> Layout:
+def merged(one: Layout, other: Layout, rank: Mapping[str, int] = MappingProxyType({})) -> Layout:
     """The axes of two tensors merged. Each tensor's own order is kept, as far as the first tensor's order allows.
 
     Of the axes that may come next, the one of least rank is taken. In a tie it is that of the first tensor."""

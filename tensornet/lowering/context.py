@@ -247,7 +247,7 @@ class LoweringContext(ABC):
         seconds = function.seconds(profile, moved, written, self._in_order(function, right, operands))
         if function.axes != "none" or all(each.layout == order for each in operands):
             return seconds
-        return seconds + self._access_seconds(operands, order) - profile.pointwise(moved, written)
+        return seconds + self.access_seconds(operands, order) - profile.pointwise(moved, written)
 
     def _in_order(self, function: Function, call: Call, operands: Sequence[Value]) -> bool:
         """Whether a function runs over the innermost axes; for one with conditions, whether these are invariant."""
@@ -257,7 +257,7 @@ class LoweringContext(ABC):
         over = function.runs_over(call.axes)
         return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
 
-    def _access_seconds(self, values: Sequence[Value], order: Layout) -> float:
+    def access_seconds(self, values: Sequence[Value], order: Layout) -> float:
         """Seconds to iterate over some values in a given order of axes."""
         sizes = {axis: self.positions(each.sizes, (axis,)) for each in values for axis in each.layout}
         layouts = tuple(each.layout for each in values)
@@ -281,7 +281,7 @@ class LoweringContext(ABC):
 
     def transpose_seconds(self, value: Value, order: Layout) -> float:
         """Seconds to copy a value into another layout."""
-        return self._access_seconds([value], order) + self.profile.view
+        return self.access_seconds([value], order) + self.profile.view
 
     def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
         """Whether a value has a dimension for each group, the last innermost, without a copy."""

@@ -5,10 +5,11 @@ Operands are converted as each function requires, and broadcast.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..contraction.pairs import Layout, ordered
+from ..contraction.pairs import Layout, merged, ordered
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,
@@ -148,13 +149,18 @@ def _common_order(context: LoweringContext, values: Sequence[Value], wanted: Lay
 
 def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) -> Layout:
     """The layout of a result with these axes: that of an operand that has all of them, preferably in the written
-    order. If no operand has all of them, it is the written order."""
+    order. If no operand has all of them, it is the written order, or the one in which they are read fastest."""
     whole = [each.layout for each in values if set(each.layout) == axes]
     written = tuple(axis for axis in context.written if axis in axes)
     if set(written) == axes and (not whole or written in whole):
         return written
     by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
-    return ordered(axes, *whole, *(each.layout for each in by_size))
+    layouts = [each.layout for each in by_size]
+    found = ordered(axes, *whole, *layouts)
+    if whole:
+        return found
+    orders = (found, functools.reduce(merged, layouts))
+    return min(orders, key=functools.partial(context.access_seconds, values))
 
 
 def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
