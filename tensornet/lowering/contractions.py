@@ -242,7 +242,10 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
         if pair is order[-1]:
             later = problem.pricing.brought(flatten(way.result), problem.wanted)
             way = replace(way, seconds=max(0.0, way.seconds - later))
-        if "linear" in context.target.supported:
+        if way.kind == "sum":  # an invariant tensor may lie in another order than was assumed
+            rows = tuple(axis for axis in (b if way.swapped else a).layout if axis not in way.summed)
+            way = replace(way, rows=rows, result=tuple((axis,) for axis in rows))
+        elif "linear" in context.target.supported:
             way = _linear(way, a, b)
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
         made.append(context.emit(left_of(way.result), right, [a, b], a.element, arrangement=way))

@@ -157,9 +157,9 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
     by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
     layouts = [each.layout for each in by_size]
     found = ordered(axes, *whole, *layouts)
-    if whole:
+    if whole or len(values) < 2:
         return found
-    orders = (found, functools.reduce(merged, layouts))
+    orders = (found, ordered(axes, functools.reduce(merged, layouts)))
     return min(orders, key=functools.partial(context.access_seconds, values))
 
 
