@@ -159,7 +159,7 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
     found = ordered(axes, *whole, *layouts)
     if whole or len(values) < 2:
         return found
-    orders = (found, ordered(axes, functools.reduce(merged, layouts)))
+    orders = (found, ordered(axes, functools.reduce(lambda one, other: merged(one, other), layouts)))
     return min(orders, key=functools.partial(context.access_seconds, values))
 
 
