@@ -155,12 +155,13 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
     if set(written) == axes and (not whole or written in whole):
         return written
     by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
-    layouts = [each.layout for each in by_size]
-    found = ordered(axes, *whole, *layouts)
+    found = ordered(axes, *whole, *(each.layout for each in by_size))
     if whole or len(values) < 2:
         return found
-    orders = (found, ordered(axes, functools.reduce(lambda one, other: merged(one, other), layouts)))
-    return min(orders, key=functools.partial(context.access_seconds, values))
+    kept: Layout = ()
+    for each in by_size:
+        kept = merged(kept, each.layout)
+    return min((found, ordered(axes, kept)), key=functools.partial(context.access_seconds, values))
 
 
 def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
