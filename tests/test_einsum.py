@@ -54,6 +54,13 @@ def test_documented_examples(arguments: tuple[Any, ...]) -> None:
         same(tn.einsum(*as_torch).numpy(), expected)
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 0), (3, 0, 5), (0, 4, 5), (0, 0, 0)])
+def test_axes_without_positions(shape: tuple[int, int, int]) -> None:
+    for equation, other in (("abc,ac->b", (0, 2)), ("abc,b->ac", (1,)), ("abc,cab->", (2, 0, 1))):
+        given = drawn(shape), drawn(tuple(shape[n] for n in other), 1)
+        same(tn.einsum(equation, *given), np.einsum(equation, *given))
+
+
 @pytest.mark.parametrize("equation", ["ij , jk -> ik", " ij,jk->ik ", "ij,\tjk\n->ik", "éj,jк->éк"])
 def test_space_around_factors_and_letters_of_any_alphabet(equation: str) -> None:
     a, b = drawn((2, 3)), drawn((3, 4))

@@ -341,7 +341,7 @@ class Pricing:
         seconds = self.walk(whole, (whole, part)) + self._aligned(part, whole) + self.brought(rows, wanted)
         moved, written = (self.itemsize * self.extent(axes) for axes in (whole, rows))
         seconds += self.profile.pointwise(moved + written, written)
-        seconds += self.profile.run * self.extent(whole if inner else rows) / self.extent(inner)
+        seconds += self.profile.run * self.extent(whole[: -len(inner)] if inner else rows)
         groups = tuple((axis,) for axis in rows)
         yield rows, seconds, ("sum", swapped, (), rows, (), tuple(ordered(summed, whole)), groups)
 
