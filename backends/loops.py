@@ -84,8 +84,10 @@ def in_pieces(
         function: computes the piece of a length that starts at a position; returns its results as a tuple, or the one.
         size, length: the number of positions, and that of each piece but the last.
         axes: the axis of each result.
-        tile: whether it is for speed alone: results that the library must concatenate are computed whole.
+        tile: whether it is for speed alone: what is recorded, by a compiler or by autograd, is computed whole.
     """
+    if tile and library.is_recorded():
+        return function(0, size)
     piece = as_tuple(function(0, length))
     if size > length and any(map(library.joins, piece)):
         if tile:

@@ -16,7 +16,7 @@ from tensornet.errors import ShapeError, no_positions, outside
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing, is_differentiated, is_eager, is_unseen
+from .products import changing, is_differentiated, is_eager, is_recorded, is_unseen
 
 
 class _TorchFunctions(Functions):
@@ -31,9 +31,13 @@ class _TorchFunctions(Functions):
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return like.new_empty(shape)  # under vmap, one for each example
 
+    def is_recorded(self) -> bool:
+        """Whether a compiler or `torch.jit.trace` records the operations, which may then run at other sizes."""
+        return is_recorded()
+
     def joins(self, x: Any) -> bool:
-        """Whether autograd records a part: each write into a whole tensor would cost the backward pass a copy of it."""
-        return torch.compiler.is_compiling() or bool(x.requires_grad)
+        """Whether a part is recorded. To autograd, each write into a whole tensor would cost a copy of its gradient."""
+        return is_recorded() or bool(x.requires_grad)
 
     def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
         """Grouped GEMM. If values cannot be read, each row is multiplied by all matrices."""
