@@ -68,8 +68,12 @@ def turned() -> nn.Module:
 @needs_kernels
 @pytest.mark.parametrize("method", ["int8", "int4/64", "low_rank:int8"])
 @pytest.mark.parametrize("make", [lambda: nn.Linear(512, 1024), turned])
-def test_scales_of_any_kind(make: Callable[[], nn.Module], method: str) -> None:
-    integers, floats = both(make(), method, 0.26)
+@pytest.mark.parametrize("size", [1.0, 0.01])
+def test_scales_of_any_kind(size: float, make: Callable[[], nn.Module], method: str) -> None:
+    layer = make()
+    for each in layer.parameters():
+        each.data.mul_(size)
+    integers, floats = both(layer, method, 0.26)
     x = ROWS.repeat(4, 1)
     with torch.no_grad():
         assert 1e-4 < far(integers(x), floats(x)) < 0.07
@@ -138,6 +142,7 @@ ELSEWHERE: dict[str, Callable[[Any], torch.Tensor]] = {
     "export": lambda model: torch.export.export(model, (ROWS,)).module()(ROWS),
     "no numbers": lambda model: model(torch.where(ROWS > 3, torch.nan, ROWS)),
     "infinity": lambda model: model(torch.where(ROWS > 3, torch.inf, ROWS)),
+    "small numbers": lambda model: model(1e-4 * ROWS),
 }
 
 

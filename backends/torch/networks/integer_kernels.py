@@ -26,6 +26,9 @@ LEAST, WORK = 3 << 15, 3 << 20
 ENGINES = "x86", "fbgemm"
 """The engines of torch that are faster than floats."""
 
+SPAN, LARGEST = 2**-4, torch.finfo(torch.float32).max
+"""The span of inputs and 0. fbgemm takes no step below 6.1e-5: small inputs and states would become few integers."""
+
 NEEDED = "linear_prepack", "linear_dynamic", "make_quantized_cell_params_dynamic"
 """Operations that torch may drop."""
 
@@ -98,10 +101,16 @@ def _tensors(layers: Sequence[Any]) -> list[torch.Tensor]:
     return found
 
 
-def _are_floats(*given: torch.Tensor) -> bool:
-    """Whether these are finite numbers of float32 on the CPU. Kernels make numbers of what is none."""
-    kinds = [each.dtype == torch.float32 and each.is_cpu for each in given]
-    return False not in kinds and False not in [math.isfinite(each.sum()) for each in given]
+def _are_floats(x: torch.Tensor, *states: torch.Tensor) -> bool:
+    """Whether these are finite numbers of float32 on the CPU, and inputs large enough for the steps of kernels.
+
+    Kernels make numbers of what is none.
+    """
+    if False in [each.dtype == torch.float32 and each.is_cpu for each in (x, *states)] or not x.numel():
+        return False
+    low, high = torch.aminmax(x)
+    span = max(float(high), 0.0) - min(float(low), 0.0)
+    return SPAN <= span <= LARGEST and False not in [math.isfinite(each.sum()) for each in states]
 
 
 def _are_there(tensors: Sequence[torch.Tensor]) -> bool:
@@ -118,7 +127,10 @@ def _matrices(layer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if layer._lone is None:  # scales of ranks are those of rows of the first
         u, v = held["U"], held["V"]
         first, last = (u.codes.mT, v.codes.mT) if is_turned else (v.codes, u.codes)
-        return [(first, u.scale * v.scale), (last, torch.ones(len(last)))]
+        scale = u.scale * v.scale
+        # what the first makes is as large as inputs, since small numbers lose their digits
+        size = (first * scale[:, None]).square().sum(1).mean().sqrt().clamp(min=torch.finfo(scale.dtype).tiny)
+        return [(first, scale / size), (last, size.expand(len(last)))]
     whole = held[layer._lone]
     if is_turned or whole.scale.numel() != len(whole.codes):
         return [_by_row(whole().mT if is_turned else whole())]
