@@ -300,7 +300,7 @@ def test_every_function_reads_as_it_is_listed(row: Any) -> None:
     operands = [
         f"{name}[{axes}]" for name in ("a", "b", "condition", "kept") if re.search(rf"\b{name}\b", form)
     ]
-    sizes = {axis: 3 for axis in "ijk" if axis in left and axis not in " ".join(operands)}
+    sizes = {axis: 2 for axis in "ijk" if axis in left and axis not in " ".join(operands)}
     shown = [name for name, _ in row.shown.given if name not in "ijk"]
     for equation in (
         tn.layer(f"y[{left}] = {form}", inputs=operands, **sizes).equations[-1],

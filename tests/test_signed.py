@@ -77,9 +77,11 @@ def test_windows_of_a_tensor_swin_run_in_tiles_only_where_there_are_many(placed:
         (4, 4, 6), (1, 1, 3), 7, position_bias=placed, grid=(56, 56) if shift else None, shift=shift
     )
     sizes = {name: 8 for name in graph.open_sizes if name != "b"}
-    few, many = (tn.plan(graph, backend="torch", **sizes, b=b).code for b in (1, 32))
+    few, many = (tn.plan(graph, backend="torch", **sizes, b=b, memory_limit="1TB").code for b in (1, 32))
     assert KERNEL not in few
     assert KERNEL in many
+    tiled = tn.plan(graph, backend="torch", **sizes, b=32)  # few windows at a time are faster without it
+    assert "in 32 pieces of 1 along b" in str(tiled)
 
 
 # ---------------------------------------------------------------------------- what it computes

@@ -732,16 +732,16 @@ class _Inlining:
         """New names for axes of the block that are sized by name, where this name has another size here."""
         renamed: dict[str, str] = {}
         for name in sorted(block.by_name):
-            own = evaluate(
-                evaluate(symbol(name), block.bound), block.bound
-            )  # a formula may mention known sizes
-            size, chosen = evaluate(own, self.whole.bound), name
+            own, chosen = evaluate(symbol(name), block.bound), name
+            size = evaluate(own, self.whole.bound)
             if self.meaning.get(name, size) != size:
                 taken = set(self.meaning) | {axis for each in block.own for axis in each.axes}
                 chosen = renamed[name] = fresh(name, taken)
             self.meaning[chosen] = size
             if name in block.bound and own != symbol(chosen):
-                self.sizes.setdefault(chosen, own)
+                formula = block.bound[name]  # it may mention sizes that only the block knows
+                is_known = evaluate(formula, self.whole.bound) == size
+                self.sizes.setdefault(chosen, formula if is_known else own)
         return renamed
 
 

@@ -155,13 +155,12 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
     if set(written) == axes and (not whole or written in whole):
         return written
     by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
-    found = ordered(axes, *whole, *(each.layout for each in by_size))
-    if whole or len(values) < 2:
-        return found
-    kept: Layout = ()
-    for each in by_size:
+    found, kept = ordered(axes, *whole, *(each.layout for each in by_size)), Layout()
+    for each in () if whole else by_size:
         kept = merged(kept, each.layout)
-    return min((found, ordered(axes, kept)), key=functools.partial(context.access_seconds, values))
+    if len(kept) < len(axes):
+        return found
+    return min((found, kept), key=functools.partial(context.access_seconds, values))
 
 
 def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
