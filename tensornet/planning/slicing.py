@@ -1,4 +1,4 @@
-"""Slicing: a part of a graph computed in pieces along an axis, to fit a memory limit.
+"""Slicing and tiling: parts of a graph computed in pieces along an axis, to fit a memory limit, or the cache.
 
 A part can be cut along an axis if each position is computed independently. Nothing in the part may sum over the
 axis, run a function along it, look it up, or use its positions or its size. Where no cut suffices, positions and second
