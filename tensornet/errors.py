@@ -264,7 +264,7 @@ def checked_number(
         fix: what to give, if that is more than the bounds say.
     """
     is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
-    low = "above 0" if least is None else f"from {least:,.12g}"
+    low = "above 0" if least is None else f"from {least:,.15g}"
     if (
         not is_number
         or not (given > 0 if least is None else given >= least)
@@ -272,9 +272,9 @@ def checked_number(
         or given == math.inf
     ):
         kind = "a whole number" if whole else "a number"
-        high = f" to {most:,.12g}" if most < math.inf else ""
+        high = f" to {most:,.15g}" if most < math.inf else ""
         raise ShapeError(f"{name} is {given!r}", fix=fix or f"give {kind} {low}{high}")
-    return given
+    return int(given) if whole else given
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:

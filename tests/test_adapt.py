@@ -94,7 +94,7 @@ def test_a_module_with_adapters_trains_these_alone_and_merges(method: str) -> No
 
 def test_layers_with_adapters_are_copied_and_compiled() -> None:
     network, x = net()
-    small = moved(tn.adapt(network, "two.weight", rank=3, alpha=6, seed=0))
+    small = moved(tn.adapt(network, "two.weight", rank=3, alpha=6, seed=np.int64(0)))
     y = small(x)
     torch.testing.assert_close(copy.deepcopy(small)(x), y)
     torch.testing.assert_close(pickle.loads(pickle.dumps(small))(x), y)

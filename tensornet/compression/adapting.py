@@ -84,7 +84,7 @@ def adapt(
     if not weights:
         raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
     method = f"{method}"
-    checked_number(0 if seed is None else seed, "seed", whole=True)
+    seed = seed if seed is None else checked_number(seed, "seed", whole=True)
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     if not isinstance(network, Graph):
         return networks(network).adapted(network, weights, **options)

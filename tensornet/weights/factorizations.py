@@ -334,8 +334,8 @@ def tensorize(size: int, modes: int) -> tuple[int, ...]:
         >>> tensorize(768, 3), tensorize(3072, 2), tensorize(7, 2)
         ((8, 8, 12), (48, 64), (1, 7))
     """
-    checked_number(size, "size", 1, 2**40, whole=True)
-    checked_number(modes, "modes", 1, 12, whole=True)
+    size = checked_number(size, "size", 1, 2**40, whole=True)
+    modes = checked_number(modes, "modes", 1, 12, whole=True)
     divisors = _divisors(size)
 
     @functools.cache
