@@ -118,7 +118,7 @@ class Text:
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
         self.calls: list[Calling] = []
-        self.told: set[str] = set()
+        self.told, self.remade = set[str](), set[str]()
         self.waiting = defaultdict[str, list[Equation]](list)
         self.openings: dict[str, tuple[tuple[str, ...], Ref]] = {}
         self.values = constants, init
@@ -138,7 +138,6 @@ class Text:
         self.axes = Taken(self._axis_names())
         self.formulas = size_names_of(self.dims_known()).union(*map(size_names, self.given.values()))
         self.windowed = window_axes(self.lines)
-        self.remade: set[str] = set()
 
     def _take_lengths(self) -> None:
         """Unifies the sizes of declared inputs with their known lengths."""
