@@ -505,7 +505,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 14
+FORMAT, VERSION = "tensornet.plan", 15
 
 
 def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:
