@@ -268,6 +268,8 @@ def test_the_gradient_of_a_start_before_every_second_position(back: bool) -> Non
     arrays = {"x": example(2, 5), "s": example(2)}
     check(graph, arrays, ["x", "s"], backends=("numpy", "torch"))
     agrees_with_differences(graph, arrays, ["x", "s"])
+    again = tn.gradient(graph, wrt="s")
+    agrees_with_differences(again, {**arrays, "h.grad": example(2, 3)}, ["x", "s", "h.grad"])
 
 
 def test_a_size_in_brackets_is_not_the_name_of_an_axis() -> None:
