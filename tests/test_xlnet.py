@@ -91,3 +91,13 @@ def test_fine_tuning_drops_the_query_stream() -> None:
     _, *same = tn.compile(alone)(those_of(alone, parameters), t, order.see, segment, *memories)
     for a, b in zip(inner, same, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_the_first_half_of_an_odd_batch_is_read_forwards() -> None:
+    """The others, backwards, are what they are forwards when they are turned."""
+    forwards, both = models.xlnet(**ONE), models.xlnet(**ONE, bi_data=True)
+    parameters = parameters_of(forwards)
+    t = np.random.default_rng(0).integers(0, 13, (3, 5))
+    expected = tn.compile(forwards)(parameters, t)
+    y = tn.compile(both)(parameters, np.concatenate([t[:1], t[1:, ::-1]]))
+    np.testing.assert_allclose(np.concatenate([y[:1], y[1:, ::-1]]), expected, rtol=1e-10, atol=1e-12)
