@@ -101,3 +101,18 @@ def test_the_first_half_of_an_odd_batch_is_read_forwards() -> None:
     expected = tn.compile(forwards)(parameters, t)
     y = tn.compile(both)(parameters, np.concatenate([t[:1], t[1:, ::-1]]))
     np.testing.assert_allclose(np.concatenate([y[:1], y[1:, ::-1]]), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_causal_query_sees_what_is_before_it_alone() -> None:
+    graph = models.xlnet(**small, mask=None, segments=False, causal=True)
+    run, tokens, places = (
+        tn.compile(graph, params=parameters_of(graph)),
+        np.arange(6)[None],
+        np.arange(6)[None],
+    )
+    logits = run(tokens, places)
+    for changed in range(6):
+        other = np.where(places == changed, 12, tokens)
+        apart = np.abs(run(other, places) - logits).max(-1)[0]
+        assert not apart[: changed + 1].any()
+        assert (apart[changed + 1 :] > 1e-6).all()
