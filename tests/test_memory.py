@@ -275,6 +275,7 @@ def test_large_intermediates_are_computed_in_tiles() -> None:
     assert [step.slicing.is_tile for step in tiled.steps if getattr(step, "slicing", None)] == [True]
     assert "pieces of" in str(tiled)
     assert tiled.seconds < 0.85 * whole.seconds
+    assert tiled.flops == whole.flops  # pieces are of equal length
     assert tiled.peak_memory < whole.peak_memory // 4
     for other in (whole, plan(1), plan(4, training=True), plan(4, device="cuda")):
         assert not any(getattr(step, "slicing", None) for step in other.steps)

@@ -288,10 +288,14 @@ def _tiled(scheduled: _Schedule) -> _Schedule:
         trials, parts = list[_Schedule](), _parts(found) if taken > found.target.tiled_from else ()
         for part in itertools.islice(parts, TRIED // 2):
             whole, length = found.size(part.slicing.size), _first_length(found, part, found.given + TILE)
+            count = -(-whole // length)
+            count = next(
+                (n for n in range(count, 2 * count) if whole % n == 0), count
+            )  # equal pieces if there are
             with contextlib.suppress(ShapeError):  # the part uses a size that its operands do not determine
                 if length * taken <= 2 * TILE * whole:
                     tile = replace(part, slicing=replace(part.slicing, is_tile=True))
-                    trials.append(found.cut(tile, -(-whole // -(-whole // length))))
+                    trials.append(found.cut(tile, -(-whole // count)))
         best = min(trials, key=lambda each: each.seconds, default=found)
         if best.seconds > GAIN * found.seconds:
             break
