@@ -142,7 +142,13 @@ def check_signature(function: Callable[..., Any], error: Exception, named: Mappi
             ) from error
 
 
-_KINDS = {"bool": bool, "int": Integral, "float": Real, "str": str, "None": type(None)}
+_KINDS: Mapping[str, type] = {
+    "bool": Integral,
+    "int": Integral,
+    "float": Real,
+    "str": str,
+    "None": type(None),
+}
 """The types of settings, as signatures spell them."""
 
 
