@@ -237,9 +237,8 @@ class Recurrence(_Opened):
         first, *names = self.base._flat_weights_names
         u, v = pair or (getattr(self, first), None)
         weights = [u, *(getattr(self, name) for name in names)]
-        if (
-            is_kept and u.is_cpu and self.base.mode != "LSTM"
-        ):  # products by columns are faster but in oneDNN's LSTM
+        by_columns = is_kept and u.is_cpu and self.base.mode != "LSTM"  # oneDNN's LSTM is faster by rows
+        if by_columns:
             weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
         held = dict(zip(self.base._flat_weights_names, weights, strict=True))
         ways = [*itertools.product(self.suffixes, ("ih", "hh"))] if is_kept else []
