@@ -59,10 +59,8 @@ def as_tuple(found: Any) -> tuple[Any, ...]:
 
 
 def along(library: Any, *call: Any) -> Any:
-    """The results of `scan`, with the last states if the last argument is true; one result is not in a tuple."""
-    *repeated, last = call
-    wholes, states = scan(library, *repeated)
-    found = [*wholes, *(states if last else ())]
+    """The stacked results of `scan`; one result is not in a tuple."""
+    found, _ = scan(library, *call)
     return found[0] if len(found) == 1 else tuple(found)
 
 

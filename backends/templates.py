@@ -13,7 +13,7 @@ COMMON: Mapping[str, str] = {
     "within": "within({0}, {size}, {name})",
     "max_pool": "max_pool({0}, {windows})",
     "mean_pool": "mean_pool({0}, {windows})",
-    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "widen": "widen({0}, {dtype})",
     "finite": "finite({0}, {1})",

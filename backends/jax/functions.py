@@ -59,10 +59,8 @@ class _JaxFunctions(Functions):
         following: Any,
         results: int,
         back: bool,
-        last: bool,
     ) -> Any:
-        """The stacked first results of a function at all positions, and the last states with `last`: one loop of
-        XLA."""
+        """The stacked first results of a function at all positions: one loop of XLA."""
 
         def step(now: Any, pieces: Any) -> Any:
             found = function(*pieces, *now, *rest)
@@ -73,8 +71,7 @@ class _JaxFunctions(Functions):
         with unlooked():
             if any(map(_varying, (*moved, *states, *rest))):
                 states = _settled(step, states, [each[0] for each in moved])
-            states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
-        found = (*made, *(states if last else ()))
+            _, found = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
         return found[0] if len(found) == 1 else found
 
     def whole(self, x: Any) -> Any:

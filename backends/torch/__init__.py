@@ -50,7 +50,7 @@ templates: Mapping[str, str] = {
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
     "with_vjp": "with_vjp({0}, {1}, {reads}, {gives})",
-    "along_recomputed": "along_recomputed({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, "
+    "along_recomputed": "along_recomputed({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, "
     "{segment}, {more})",
     "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",

@@ -71,7 +71,6 @@ def along_recomputed(
     following: Sequence[int],
     results: int,
     back: bool,
-    last: bool,
     segment: int,
     recomputed: Any,
     **options: Any,
@@ -95,7 +94,6 @@ def along_recomputed(
         made.append(found[:results])
         now = found[results:]
     wholes = [torch.cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
-    wholes.extend(now if last else ())
     return wholes[0] if len(wholes) == 1 else tuple(wholes)
 
 

@@ -262,9 +262,8 @@ def _call_along(
         size=context.size(along.axis.size),
         axes=tuple_source(along.cuts),
         states=tuple_source(along.states),
-        results=str(along.joined(len(step.results))),
+        results=str(len(step.results)),
         back=str(along.back),
-        last=str(along.last),
         **more,
     )
 

@@ -2,8 +2,7 @@
 
 First the results of functions of elements and rows, such as GELU and layer norms, whose operands are saved in any
 case; then whole calls. A recurrence is recomputed in segments. Only the states that each segment starts from are kept.
-Where this library plans the backward pass itself, `planning.gradients` chooses the calls, and `scan.checkpointing`
-cuts the segments.
+Where this library plans the backward pass itself, `planning.gradients` chooses the calls.
 """
 
 from __future__ import annotations

@@ -574,13 +574,7 @@ class Apply:
     @property
     def made(self) -> Iterator[tuple[str, str]]:
         """Its results, each after the output of the block that it comes from."""
-        if self.along is None:
-            yield from zip(self.graph.outputs, self.results, strict=True)
-            return
-        joined = self.along.joined(len(self.results))
-        outputs = self.graph.outputs
-        made = (*outputs[:joined], *(outputs[n] for n in self.along.states))
-        yield from zip(made, self.results, strict=False)
+        yield from zip(self.graph.outputs, self.results, strict=self.along is None)
 
     def carried(self) -> Iterator[tuple[str, str]]:
         """The states that it passes on, each before the output of the block that is its next value."""
@@ -613,10 +607,8 @@ class Apply:
         """
         local = self.graph.sizes_beside(bound)
         first = () if self.along is None else ((self.along.axis,),)
-        joined = len(self.results) if self.along is None else self.along.joined(len(self.results))
-        for number, (output, result) in enumerate(self.made):
-            dims = (*(first if number < joined else ()), *self.graph.named[output])
-            yield result, resized(dims, lambda size: put_in(size, local))
+        for output, result in self.made:
+            yield result, resized((*first, *self.graph.named[output]), lambda size: put_in(size, local))
 
     def bound(self, sizes: Mapping[str, int]) -> Apply:
         """The call with values for sizes that are open in its block."""

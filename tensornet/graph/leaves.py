@@ -204,22 +204,16 @@ class Along:
     The first inputs of the block are slices of operands at a position. The next inputs are the states.
 
     Attributes:
-        axis: the axis, which comes first in each result that is stacked along it.
+        axis: the axis, which comes first in each result: results are stacked along it.
         cuts: for each operand that is sliced, the dimension that runs along the axis.
         states: for each state, the output of the block that is its next value; its operand is the initial value.
         back: whether it runs from the last position to the first.
-        last: whether the last states are results too, after the stacked results.
     """
 
     axis: Axis
     cuts: tuple[int, ...]
     states: tuple[int, ...]
     back: bool
-    last: bool = False
-
-    def joined(self, results: int) -> int:
-        """The number of results that are stacked along the axis, given the number of all results."""
-        return results - (len(self.states) if self.last else 0)
 
 
 def scoped(scope: str, name: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..graph.leaves import Leaf
 from ..ops.table import FUNCTIONS
@@ -57,10 +57,6 @@ def _equal_axes(one: Node, other: Node) -> int:
     """The number of leading axes of equal size in two nodes with the same dimensions, else 0."""
     pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-Rule: TypeAlias = "Callable[[Node], Node]"
-"""A rewrite: returns the replacement of a node whose operands are rewritten already."""
 
 
 def order(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:

@@ -69,7 +69,7 @@ def _hoist_loop_invariants(
     axis = Axis(along.axis.name, context.open(along.axis.size))
     count = context.positions({axis.name: axis.size}, (axis.name,))
     tables = tuple(names[table.made] for table in plan.tables)
-    return tables, Repetition(axis, along.cuts, along.states, along.back, along.last, count)
+    return tables, Repetition(axis, along.cuts, along.states, along.back, count)
 
 
 def _variable_of(context: LoweringContext, name: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import bisect
 import functools
-import itertools
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +21,9 @@ from ..errors import EquationError
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph, of_tensors_named
 from ..graph.leaves import told_by
-from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
 from ..ops.table import Element
-from ..scan.checkpointing import checkpoint_recurrences
-from ..sizes import evaluate, size_names
+from ..sizes import evaluate
 from .planner import NOMINAL
 
 __all__ = [
@@ -210,8 +206,7 @@ def rematerialized_to_fit(
 ) -> JointGraph:
     """The joint graph that is expected to be fastest, with just enough rematerialisation to keep to a memory limit.
 
-    First the fewest leading calls are rematerialised; then recurrences are also cut into the fewest segments, else
-    into those with the lowest peak. For autograd see `codegen/rematerialization.py`.
+    The fewest leading calls are rematerialised. For autograd see `codegen/rematerialization.py`.
 
     Args:
         limit: the most bytes that may be alive at once, or None.
@@ -223,56 +218,13 @@ def rematerialized_to_fit(
 
     if limit is None:
         return joint_graph(graph, wrt, pairs=pairs)
-    whole = _with_lengths(graph, sizes)
-    calls = rematerializable(whole, wrt)
+    calls = rematerializable(graph, wrt)
 
-    @functools.cache
-    def priced(graph: Graph, recomputed: tuple[str, ...]) -> tuple[int, JointGraph]:
-        found = joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(recomputed))
-        return peak(found), found
+    def saving(count: int) -> JointGraph:
+        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
 
-    def fits(count: int) -> bool:
-        return priced(whole, calls[:count])[0] <= limit
-
-    count = 0 if fits(0) else 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)
-    parted = (priced(each, rematerializable(each, wrt)) for each in _in_segments(whole))
-    return _first_to_fit(limit, priced(whole, calls[:count]), parted)
-
-
-def _in_segments(graph: Graph) -> Iterator[Graph]:
-    """The graph with its recurrences in 2, 4, 8, … segments, while that changes it."""
-    parted = checkpoint_recurrences(graph, 1)
-    for doublings in itertools.count(1):
-        before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
-        if parted == before:
-            break
-        yield parted
-
-
-def _first_to_fit(
-    limit: int, whole: tuple[int, JointGraph], parted: Iterable[tuple[int, JointGraph]]
-) -> JointGraph:
-    """The first joint graph whose peak keeps to a limit; else the best one before the peaks rise."""
-    best = whole
-    for trial in parted if best[0] > limit else ():
-        if trial[0] >= best[0] and best is not whole:
-            break
-        best = min(best, trial, key=operator.itemgetter(0))
-        if best[0] <= limit:
-            break
-    return best[1]
-
-
-def _with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph with the axes of its recurrences bound to lengths other than 0, where given sizes determine them."""
-    names = {
-        name
-        for part in graph.parts()
-        for each in part.recurrences
-        for size in [dim_size(part.named[each.equations[0].name][each.dimension(each.equations[0].name)])]
-        for name in size_names(evaluate(size, part.bound))
-    }
-    return graph.bind(**{name: size for name, size in sizes.items() if name in names and size})
+    fits = functools.cache(lambda count: peak(saving(count)) <= limit)
+    return saving(0 if fits(0) else 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
 
 
 def results_of(graph: Graph) -> tuple[str, ...]:

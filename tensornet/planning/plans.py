@@ -109,7 +109,7 @@ class CallStep:
         if along is None:
             fits &= made == (1 if block.backward is not None else outputs)  # others are residuals
         else:
-            fits &= 0 <= along.joined(made) <= outputs and all(n < outputs for n in along.states)
+            fits &= made <= outputs and all(n < outputs for n in along.states)
             fits &= len(along.cuts) + len(along.states) <= taken and (
                 along.segment is None or along.segment >= 1
             )
@@ -141,11 +141,7 @@ class CallStep:
     @property
     def elements(self) -> tuple[Element, ...]:
         """The element types of the results."""
-        made = [result.element for result in self.plan.results]
-        if self.along is None:
-            return tuple(made[: len(self.results)])
-        joined = self.along.joined(len(self.results))
-        return (*made[:joined], *(made[n] for n in self.along.states if self.along.last))
+        return tuple(result.element for result in self.plan.results[: len(self.results)])
 
     @property
     def dims(self) -> tuple[tuple[Dim, ...], ...]:

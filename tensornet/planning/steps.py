@@ -160,7 +160,7 @@ class Repetition(Along):
     """A call repeated along an axis, where each iteration gets the states that the one before left.
 
     Attributes:
-        axis, cuts, states, back, last: as in the graph.
+        axis, cuts, states, back: as in the graph.
         count: the number of positions at the sizes of the plan.
         segment: the positions of a segment, if only the states between segments are kept for the backward pass.
     """

@@ -228,10 +228,6 @@ class Executable:
         """The graph that is planned for some sizes."""
         return self.graph
 
-    def lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        """What sizes that share a plan have in common."""
-        return about_as_long(sizes)
-
     def planned(
         self,
         sizes: Mapping[str, int],
@@ -242,7 +238,7 @@ class Executable:
         changing: frozenset[str] = frozenset(),
     ) -> LoadedProgram:
         """The program planned for about these sizes, and for leaves with elements of the seen kinds."""
-        about = device, dtype, tuple(seen.values()), self.lengths(sizes), closed, changing
+        about = device, dtype, tuple(seen.values()), about_as_long(sizes), closed, changing
         found = self._by_size.get(about)
         if found is None:
             if len(self._by_size) >= PLANS:
@@ -252,7 +248,7 @@ class Executable:
             hints = {name: max(1, sizes[name]) for name in graph.open_sizes if name in sizes}
             given = (
                 self.memory_limit,
-                self.lengths(hints),
+                about_as_long(hints),
                 profile,
                 self.around,
                 closed,

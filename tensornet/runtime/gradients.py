@@ -65,12 +65,6 @@ class ValueAndGrad(Executable):
         self.graph = found.plan.graph
         return found
 
-    def lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        """What sizes that share a plan have in common: where recurrences may run in segments, all of them."""
-        if self.memory_limit is not None and any(part.recurrences for part in self._whole.parts()):
-            return tuple(sorted(sizes.items()))
-        return super().lengths(sizes)
-
     def __call__(self, *arguments: Any, training: bool = True, **named: Any) -> tuple[Any, dict[str, Any]]:
         """Computes the loss and the gradients.
 
@@ -134,8 +128,8 @@ def value_and_grad(
             if not given.
         backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
         memory_limit: bytes that may be alive at once, as for `tensornet.plan`. If needed, calls of blocks are
-            recomputed in the backward pass, and only their operands are saved. Recurrences are recomputed in
-            segments, and the first state of each is saved. Blocks and recurrences with dropout are not recomputed.
+            recomputed in the backward pass, and only their operands are saved. Blocks with dropout are not
+            recomputed. Recurrences are kept whole; `tensornet.module` recomputes them in segments.
 
     Raises:
         EquationError: the loss is no scalar, a name is unknown, or a function has no derivative.

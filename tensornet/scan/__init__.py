@@ -1,4 +1,4 @@
-"""Recurrences: scans, recurrent cells, associative scans and checkpointing.
+"""Recurrences: scans, recurrent cells and associative scans.
 
 In: a graph with recurrences. Out: calls of blocks along an axis in place of these.
 """

@@ -1,8 +1,7 @@
 """Strongly connected components of nodes: those between a state of a recurrence and its next value.
 
 A graph is cut at its states into basic blocks (`cut.py`). A component holds the nodes that recur along an axis. Its
-operands and the readers of its results are no part of it. It can be rebuilt as a block, for one position of the axis
-or for several.
+operands and the readers of its results are no part of it. It can be rebuilt as a block, for one position of the axis.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.equations import LEAVES, reads_of
-from ..ir.function import Rule, order, over_others
+from ..ir.function import order, over_others
 from ..ir.node import (
     Affine,
     Axis,
@@ -27,7 +26,6 @@ from ..ir.node import (
     Gather,
     Node,
     Operand,
-    Size,
     along,
     axes_of,
     gathered,
@@ -55,7 +53,6 @@ class Components:
         program: the program at first, whose inputs are leaves, results of calls, and states.
         leaves, calls: the present inputs, and the calls that compute some of them.
         new: the node that replaces each old one, rebuilt nodes included.
-        rule: a rewrite of each node that is rebuilt.
         results: the nodes that are required from outside.
         chosen: whether a kernel was quicker than a loop, by the form of both.
         rank, readers: the place of each node in a topological order, and its readers.
@@ -77,7 +74,6 @@ class Components:
         self.outputs = {name: found.nodes[name] for name in asked if name not in own}
         self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
         self.chosen = dict[Any, bool]()
-        self.rule: Rule = lambda each: each
         self._find()
 
     def _find(self) -> None:
@@ -141,7 +137,7 @@ class Components:
     def moved(self, each: Node) -> Node:
         """A node, rebuilt over the nodes that replace its operands."""
         for old in order([each], self.new):
-            self.new[old] = self.rule(over_others(old, self.new))
+            self.new[old] = over_others(old, self.new)
         return self.new[each]
 
     def replace(self, new: Mapping[Node, Node]) -> None:
@@ -247,18 +243,6 @@ class Component:
         ask, names = self.components.asked, self.components.names
         return [ask(state.begin, f"{names[each]}.start") for each, state in self.outer.items()]
 
-    def result(self, each: Node, first: tuple[Size, ...] = (), here: tuple[Size, ...] = ()) -> Node:
-        """The result of a call for a node: an input with other dimensions in place of the one along the axis.
-
-        Args:
-            each: the node.
-            first: the sizes of dimensions that come first.
-            here: those of dimensions in the place of the axis.
-        """
-        at = self.labels[each]
-        shape = (*first, *each.shape[:at], *here, *each.shape[at + 1 :])
-        return leaf("input", shape, each.element, n=next(self.components.numbers))
-
     def outside(self, each: Node) -> list[Node]:
         """The readers of a node or state that are no part of the component."""
         return [reader for reader in self.readers[each] if reader not in self.nodes]
@@ -308,19 +292,18 @@ class Component:
 
 
 class Block:
-    """A component at one position, or at several consecutive ones.
+    """A component at one position.
 
     Attributes:
         component: the component.
-        positions: the axis of several positions; None for one.
         made: the block's node for each node and state of the component.
         cuts, wholes: the inputs that are cut along a dimension, and those that are whole tensors.
         begins: the first values of states that recur at each position, by name.
         leaves, names, axes: the declarations of these inputs, and the names of the block's nodes and axes.
     """
 
-    def __init__(self, component: Component, positions: NamedAxis | None = None) -> None:
-        self.component, self.components, self.positions = component, component.components, positions
+    def __init__(self, component: Component) -> None:
+        self.component, self.components = component, component.components
         self.numbers = itertools.count()
         self.leaves, self.names = dict[Node, Leaf](), dict[Node, str]()
         self.cuts, self.wholes = dict[tuple[Node, int], Node](), dict[Node, Node]()
@@ -341,26 +324,19 @@ class Block:
 
     # ---- inputs
 
-    def given(self, name: str, each: Node, dims: tuple[Dim, ...], shape: Sequence[Any], kind: Any) -> Node:
+    def _given(self, name: str, each: Node, dims: tuple[Dim, ...], shape: Sequence[Any], kind: Any) -> Node:
         """A new input of the block."""
         made = leaf("input", shape, each.element, n=next(self.numbers))
         self.leaves[made], self.names[made] = Leaf(name, kind, dims, holds=each.element), name
         return made
 
     def _part(self, name: str, each: Node, at: int) -> Node:
-        """A new input: a tensor at the positions of the block."""
-        own: tuple[Dim, ...] = () if self.positions is None else ((self.positions,),)
-        dims = self.components.dims(each)
-        dims = (*dims[:at], *own, *dims[at + 1 :])
-        return self.given(name, each, dims, self._shape(each.shape, at), "input")
-
-    def _shape(self, shape: Sequence[Any], at: int) -> tuple[Any, ...]:
-        """A shape with the block's positions in one dimension, which is dropped for a single position."""
-        own = () if self.positions is None else (self.positions.size,)
-        return (*shape[:at], *own, *shape[at + 1 :])
+        """A new input: a tensor at the position of the block."""
+        dims, shape = self.components.dims(each), each.shape
+        return self._given(name, each, dims[:at] + dims[at + 1 :], shape[:at] + shape[at + 1 :], "input")
 
     def _cut(self, each: Node, at: int, stem: str) -> Node:
-        """The input for a tensor at the positions of the block."""
+        """The input for a tensor at the position of the block."""
         if (each, at) not in self.cuts:
             name = self.components.asked(each, stem)
             self.cuts[each, at] = self._part(self.components.taken.fresh(f"{name}.at"), each, at)
@@ -371,26 +347,22 @@ class Block:
         if each.op in LEAVES and not is_sized(each):
             return each
         if each not in self.wholes:
-            kind = "input" if self.positions is not None or each.element < Element.WIDE else "constant"
+            kind = "input" if each.element < Element.WIDE else "constant"
             name = self.components.asked(each, stem)
-            self.wholes[each] = self.given(name, each, self.components.dims(each), each.shape, kind)
+            self.wholes[each] = self._given(name, each, self.components.dims(each), each.shape, kind)
         return self.wholes[each]
 
     # ---- one node
 
     def _made(self, each: Node) -> Node:
-        """A node at the positions of the block."""
-        at, axis = self.component.labels[each], self.component.axes[each]
-        sizes = dict[Axis, Any](enumerate(each.sizes))
-        if self.positions is not None:
-            sizes[axis] = self.positions.size
+        """A node at the position of the block."""
+        at = self.component.labels[each]
         operands = [self._operand(each, operand) for operand in self._together(each)]
-        result = self._entries(each, each.result, at)
-        made = node(each.op, sizes, operands, result, self._shape(each.shape, at), each.over, each.options)
+        result, shape = self._entries(each, each.result, at), each.shape[:at] + each.shape[at + 1 :]
+        made = node(each.op, each.sizes, operands, result, shape, each.over, each.options)
         met, called = met_axes(operands, result, each.over), self.components.axes.get(each, ())
         if len(called) == len(each.sizes) and len(met) == len(made.sizes):
-            own = {axis: self.positions.name} if self.positions is not None else {}
-            self.axes.setdefault(made, tuple(own.get(each, called[each]) for each in met))
+            self.axes.setdefault(made, tuple(called[axis] for axis in met))
         return made
 
     def _together(self, each: Node) -> Sequence[Operand]:
@@ -406,7 +378,7 @@ class Block:
         return [Operand(total, own), *(operand for operand in each.operands if operand.node in labels)]
 
     def _operand(self, each: Node, operand: Operand) -> Operand:
-        """An operand of a node at the positions of the block."""
+        """An operand of a node at the position of the block."""
         child, reads = operand
         axis, stem = self.component.axes[each], self.stems[each]
         if child in self.made:
@@ -438,9 +410,8 @@ class Block:
         return any(each in self.made for each in gathered((entry,)))
 
     def _entries(self, each: Node, entries: Entries, at: int | None = None) -> Entries:
-        """Positions in the block: dimension `at` is the block's own; others along its axis are read from inputs."""
-        rest = ((d, entry) for d, entry in enumerate(entries) if d != at or self.positions is not None)
-        return tuple(entry if d == at else self._entry(each, entry) for d, entry in rest)
+        """Positions in the block, without dimension `at`, its own; others along its axis are read from inputs."""
+        return tuple(self._entry(each, entry) for d, entry in enumerate(entries) if d != at)
 
     def _entry(self, each: Node, entry: Affine | Gather) -> Affine | Gather:
         if isinstance(entry, Gather):
@@ -451,42 +422,45 @@ class Block:
 
     # ---- equations
 
-    def call(self, graph: Graph, operands: Iterable[str], stems: Iterable[str], way: Along | None) -> Apply:
+    def call(self, graph: Graph, operands: Iterable[str], stems: Iterable[str], way: Along) -> Apply:
         """A call of the block.
 
         Args:
             graph: what `graph` made, which may have found more inputs: those that starts of inner recurrences read.
             operands: what it is given, without whole tensors.
             stems: the names of its results, which may get numbers.
-            way: how it is called along an axis.
+            way: how it is called along the axis.
         """
         names, taken = self.components.names, self.components.taken
         held = (names[each] for each, made in self.wholes.items() if self.leaves[made].kind == "input")
         return Apply(graph, (*operands, *held), tuple(map(taken.fresh, stems)), "", True, way)
 
-    def graph(self, outputs: Mapping[str, Node], begins: Mapping[Node, tuple[str, Node]] = {}) -> Graph:
+    def graph(self, outputs: Mapping[str, Node]) -> Graph:
         """The block as a graph, whose inputs are cut tensors, states and whole tensors, with constants last.
 
         Args:
             outputs: its results, by name.
-            begins: the first values of the states that recur inside it; those of inner recurrences are found.
         """
         component = self.component
-        inner = (each for each in component.states if each in begins or each not in component.outer)
-        steps = [self._step(each, begins.get(each)) for each in inner]
+        steps = [self._step(each) for each in component.states if each not in component.outer]
         told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in self.leaves}
         made = self.components.cut.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
         body = put_together([*made.own, *(equation for equation, _ in steps)])
         sizes = tuple({**self.components.graph.bound, **made.bound}.items())
-        firsts = (begins[each][1] if each in begins else self.made[each] for each in component.outer)
+        firsts = (self.made[each] for each in component.outer)
         given = (self.leaves[each] for each in (*self.cuts.values(), *firsts, *self.wholes.values()))
         leaves = sorted(given, key=lambda known: known.kind == "constant")
         return Graph(tuple(leaves), tuple(body), tuple(outputs), sizes)
 
-    def results(self, nodes: Iterable[Node], result: Callable[[Node], Node]) -> dict[Node, Node]:
-        """The result of a call for each of some nodes; those that are one node in the block share it."""
+    def stacked(self, nodes: Iterable[Node]) -> dict[Node, Node]:
+        """The results of a call for some nodes, with the axis first; those that are one node in the block share one."""
         found = dict[Node, Node]()
-        return {each: found.setdefault(self.made[each], result(each)) for each in nodes}
+        for each in nodes:
+            at, shape = self.component.labels[each], each.shape
+            shape = (shape[at], *shape[:at], *shape[at + 1 :])
+            result = leaf("input", shape, each.element, n=next(self.components.numbers))
+            found.setdefault(self.made[each], result)
+        return {each: found[self.made[each]] for each in nodes}
 
     def named(self, each: Node) -> str:
         """The block's name of a node of the component."""
@@ -495,25 +469,17 @@ class Block:
             self.names[made] = self.components.taken.numbered(self.stems[each])
         return self.names[made]
 
-    def _step(self, each: Node, begin: tuple[str, Node] | None) -> tuple[Equation, dict[str, Node]]:
-        """The equation of a state, and the nodes that it refers to, by name.
-
-        Args:
-            each: the node of the state.
-            begin: its first value; None for the first value at the positions of the block.
-        """
+    def _step(self, each: Node) -> tuple[Equation, dict[str, Node]]:
+        """The equation of a state that recurs at each position, and the nodes that it refers to, by name."""
         state, at = self.component.states[each], self.component.labels[each]
-        left, own = state.left, () if self.positions is None else (self.positions.name,)
-        over = (state.axis,) if at != state.at else own
-        left = (*left[:at], *own, *left[at + 1 :])
-        behind = self.named(state.behind)
-        begin = begin or self.begins.get(each)
+        left, behind, begin = state.left, self.named(state.behind), self.begins.get(each)
+        left = left[:at] + left[at + 1 :]
         told = {behind: self.made[state.behind], **dict([begin] if begin else [])}
         name = self.names[self.made[each]]
-        return state.written(name, left, over, behind, begin[0] if begin else ""), told
+        return state.written(name, left, (state.axis,), behind, begin[0] if begin else ""), told
 
     def _begin(self, each: Node, state: State) -> tuple[str, Node]:
-        """The first value, at the block's positions, of a state that recurs at each position."""
+        """The first value, at the block's position, of a state that recurs at each position."""
         if state.begin in self.made:
             return self.named(state.begin), self.made[state.begin]
         at = self.component.labels[each]

@@ -71,8 +71,7 @@ def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
     following = [state.behind for state in component.outer.values()]
     behind = {state.behind for state in component.states.values()}
     nodes = [each for each in block.made if each in component.nodes | behind]
-    lengths = {each: each.shape[component.labels[each]] for each in nodes}
-    stacked = block.results(nodes, lambda each: component.result(each, (lengths[each],)))
+    stacked = block.stacked(nodes)
     joined = [each for each in stacked if component.is_read(each)]
     new = {each: _unstacked(component, each, stacked[each]) for each in joined}
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}

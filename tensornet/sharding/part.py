@@ -314,18 +314,12 @@ class Part:
 
     def _renamed(self, k: int, call: Apply, part: Part) -> Iterator[tuple[Variable, Variable]]:
         """The variables of a block that are variables here: its outputs, and leaves that others read too."""
-        joined = len(call.results) if call.along is None else call.along.joined(len(call.results))
-        found: dict[str, Node] = {}
-        for at, (output, result) in enumerate(call.made):
+        for output, result in call.made:
             node, places = self.nodes[result], part.choices["out", output]
-            if call.along is not None and at < joined:
+            if call.along is not None:
                 places = [with_axis(place, 0) for place in places]
             self.choices[node] = places
-            if output in found:  # the last state, which is an output too
-                self.tables.append(CostTable((found[output], node), _equal(places, places)))
-            else:
-                found[output] = node
-                yield (k, ("out", output)), node
+            yield (k, ("out", output)), node
         for leaf in call.graph.leaves:
             name = call.scoped(leaf.name)
             if leaf.kind != "input" and name in self.shared:
