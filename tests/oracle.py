@@ -999,19 +999,24 @@ class Line:
 
     def computed(self, node: Node, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         match node:
-            case Number(value):
-                return value
+            case Place():
+                return at[node.axis]
+            case Read():
+                entries = zip(node.entries, node.tensor.shape or (), strict=True)
+                return node.tensor.at(
+                    tuple(
+                        [
+                            self.position(entry, at, sizes, size, self.steps_on(node, n))
+                            for n, (entry, size) in enumerate(entries)
+                        ]
+                    )
+                )
+            case Op():
+                return OPERATORS[node.kind](*[self.value(each, at, sizes) for each in node.args])
+            case Number():
+                return node.value
             case Size(name):
                 return sizes[name] if name in sizes else self.program.number(ast.Name(name))
-            case Place(axis):
-                return at[axis]
-            case Op(kind, args):
-                return OPERATORS[kind](*(self.value(each, at, sizes) for each in args))
-            case Read(tensor, entries):
-                dims = [*enumerate(zip(entries, tensor.shape or (), strict=True))]
-                return tensor.at(
-                    tuple(self.position(e, at, sizes, size, self.steps_on(node, n)) for n, (e, size) in dims)
-                )
             case Call():
                 return self.called(node, at, sizes)
         raise Refused(f"positions in an expression of {self}")
@@ -1020,7 +1025,9 @@ class Line:
         self, entry: Node, at: Mapping[str, int], sizes: Mapping[str, int], size: int, recurs: bool = False
     ) -> int:
         """The position that an entry tells, in a dimension of so many."""
-        if isinstance(entry, Composite):
+        if isinstance(entry, Place):
+            found = at[entry.axis]
+        elif isinstance(entry, Composite):
             known = [self.size_of(each, sizes) for each in entry.parts]
             rest = size // max(1, math.prod(each for each in known if each is not None))
             found = 0

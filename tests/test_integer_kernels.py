@@ -18,6 +18,8 @@ import tensornet as tn
 from tensornet.backends.torch.networks import integer_kernels
 from tensornet.errors import EquationError
 
+from .conftest import covered
+
 needs_kernels = pytest.mark.skipif(
     torch.backends.quantized.engine not in integer_kernels.ENGINES, reason="torch has no such kernels here"
 )
@@ -66,9 +68,10 @@ def turned() -> nn.Module:
 
 
 @needs_kernels
-@pytest.mark.parametrize("method", ["int8", "int4/64", "low_rank:int8"])
-@pytest.mark.parametrize("make", [lambda: nn.Linear(512, 1024), turned])
-@pytest.mark.parametrize("size", [1.0, 0.01])
+@pytest.mark.parametrize(
+    ("method", "make", "size"),
+    covered(["int8", "int4/64", "low_rank:int8"], [lambda: nn.Linear(512, 1024), turned], [1.0, 0.01]),
+)
 def test_scales_of_any_kind(size: float, make: Callable[[], nn.Module], method: str) -> None:
     layer = make()
     for each in layer.parameters():

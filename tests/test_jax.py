@@ -73,7 +73,7 @@ def test_a_traced_model_is_the_same_function(name: str) -> None:
 def test_gradients_of_models_are_those_of_torch(name: str) -> None:
     graph, parameters, given, f = model(name)
     theirs, tensors = tn.compile(graph, backend="torch"), list(map(torch.tensor, given))
-    weights = np.random.default_rng(2).standard_normal(f(on_jax(**parameters)).shape)
+    weights = np.random.default_rng(2).standard_normal(jax.eval_shape(f, on_jax(**parameters)).shape)
     expected = torch.func.grad(lambda p: (first(theirs(p, *tensors)) * torch.tensor(weights)).sum())(
         tn.to_backend(parameters, "torch")
     )

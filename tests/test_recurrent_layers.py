@@ -56,7 +56,7 @@ def test_gradients_are_those_of_torch(kind: Any) -> None:
     stacked = torch.cat([own[f"layers.1.backward.U{gate}"].grad for gate in _letters(kind)])  # type: ignore[misc]
     torch.testing.assert_close(stacked, module.weight_hh_l1_reverse.grad, rtol=1e-12, atol=1e-13)
     arrays = {name: each.detach().numpy() for name, each in (*parameters.items(), ("x", x))}
-    check(graph, arrays, [*arrays], tolerance=1e-11)
+    check(graph, arrays, [*arrays], backends=("numpy",), tolerance=1e-11)
 
 
 def _letters(kind: Any) -> tuple[str, ...]:

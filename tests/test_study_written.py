@@ -32,6 +32,8 @@ from .studies import WRITTEN, Finished, study, toml
 
 needs("sklearn", "matplotlib")
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 NAMES = ["dense", "tucker-0.1", "tucker-0.4"]
 
 
