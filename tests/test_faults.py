@@ -59,12 +59,5 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert [leaf.name for leaf in graph.parameters] == ["Wq", "bq", "Wk", "bk", "Wv", "bv", "Wo", "bo"]
 
 
-def test_layers_that_differ_are_not_converted() -> None:
-    module = torch.nn.Transformer(12, 2, 2, 1, 17, batch_first=True)
-    module.decoder.layers[0].norm_first = True
-    with pytest.raises(tn.ShapeError, match=r"pre differs(?s:.*)decoder.layers.0(?s:.*)layers are alike"):
-        models.from_torch(module)
-
-
 def test_an_axis_may_be_called_as_the_graph_calls_itself() -> None:
     assert tn.layer("y[self] = x[self]", inputs="x").bind(self=3).bound == {"self": 3}

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tensorly.decomposition import parafac, tensor_train, tucker
 
 import tensornet as tn
-from tensornet.errors import BackendError, DtypeError
 from tensornet.fitting.approximating import approximate
 from tensornet.fitting.least_squares import Progress, Settings
 from tensornet.fitting.metrics import Metric
@@ -163,14 +162,6 @@ def test_what_is_no_sum_of_products_loses_as_little() -> None:
     found = approximate(tn.layer("W[o,i] = roll(A[o,r] * B[r,i], o=1)", r=4), weight)
     squares = np.linalg.svd(weight, compute_uv=False) ** 2
     assert found.misfit.weight == pytest.approx(np.sqrt(squares[4:].sum() / squares.sum()), rel=1e-4)
-
-
-def test_fits_are_in_float32_or_float64() -> None:
-    for dtype in ("float16", "bfloat16"):
-        with pytest.raises(DtypeError, match="nothing is fitted in"):
-            Settings(dtype=dtype)
-    with pytest.raises(BackendError, match="there is no element type 'float33'"):
-        Settings(dtype="float33")
 
 
 # ---------------------------------------------------------------------------- what is known, what is moved

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tensornet as tn
 from tensornet.backends.torch.networks import integer_kernels
-from tensornet.errors import EquationError
 
 from .conftest import covered
 
@@ -256,14 +254,3 @@ def test_the_loss_is_that_of_rounded_activations() -> None:
         assert small.loss == pytest.approx(far(found, y) ** 2, rel=1e-4)
         losses.append(small.loss or 0.0)
     assert losses[0] > 1.5 * losses[1]
-
-
-def test_activations_that_nothing_rounds_are_refused() -> None:
-    with pytest.raises(EquationError, match=r"activations='int4' is no type .*\n.*give \"int8\""):
-        tn.compress(linear(), bytes=0.3, activations="int4")
-    with pytest.raises(EquationError, match=r"no form rounds them\n.*a budget of bytes"):
-        tn.compress(linear(), parameters=0.3, activations="int8")
-    assert tn.compress(linear(), parameters=1.0, method="int8", activations="int8").activations == "int8"
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
-    with pytest.raises(EquationError, match=r"a graph computes with floats"):
-        tn.compress(graph, {"W": np.eye(64)}, bytes=0.3, activations="int8")

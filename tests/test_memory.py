@@ -377,20 +377,3 @@ print(maps())
 def test_freed_memory_is_kept_once_something_is_compiled() -> None:
     done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "0"]
-
-
-def test_a_function_that_computes_nothing_needs_its_inputs() -> None:
-    function = tn.compile(tn.layer("y[b] = x[b]", inputs="x"), memory_limit=1)
-    with pytest.raises(
-        tn.BackendError,
-        match=r"needs 24 bytes at once(?s:.*)the inputs, which are the results\nfix: allow 24",
-    ):
-        function({}, np.ones(3))
-
-
-@pytest.mark.parametrize("text", ["y[b,j] = repeat[j](x[b])", "h[b,j] = tanh(x[b] + h[b-1,j])"])
-def test_a_size_that_no_array_gives_is_asked_for_within_a_limit(text: str) -> None:
-    graph = tn.layer(f"{text}\nl = sum[b,j]({text[0]}[b,j])", inputs="x[b]", outputs="l")
-    for limit in (None, 1 << 20):
-        with pytest.raises(tn.ShapeError, match="the size of j does not follow from the shapes"):
-            tn.value_and_grad(graph, wrt="x", memory_limit=limit)({}, np.ones(3))

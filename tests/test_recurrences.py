@@ -15,7 +15,7 @@ from tensornet.scan.associative_scan import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .differential import BACKENDS, by_numpy, drawn
+from .differential import by_numpy, drawn
 from .test_gradients import check
 
 CELL = """
@@ -93,14 +93,6 @@ def test_compilers_take_the_loop() -> None:
 
 
 # ---------------------------------------------------------------------------- starts, and states that others read
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_positions_in_a_recurrence_are_looked_at(backend: str) -> None:
-    chosen = BACKENDS[backend]()
-    graph = tn.layer("h[k,t] = tanh(h[2*k//1,t-1] + x[k,t])", inputs="x", k=3, t=3)
-    with pytest.raises(tn.ShapeError, match="holds the position 4, where there are 3"):
-        tn.compile(graph, backend=chosen)({}, chosen.asarray(np.ones((3, 3)), "float64"))
 
 
 @pytest.mark.parametrize("scope", ["", "cell"])

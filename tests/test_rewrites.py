@@ -402,16 +402,6 @@ def test_what_nothing_is_added_to_stays_where_another_row_is_no_number() -> None
     assert np.isnan(by_numpy(changed, arrays)["y"]).sum() == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["p[v] = index(v)\ny[n] = x[n] * p[t[n]]", "p[v] = repeat[v](u)\ny[n] = x[n] * p[t[n]]"]
-)
-def test_a_position_that_is_not_there_is_refused_whatever_it_is_read_from(text: str) -> None:
-    graph = tn.layer(text, inputs="x t", v=3)
-    given = {leaf.name: np.array(2.0) for leaf in graph.parameters}
-    with pytest.raises(tn.ShapeError, match="'t' holds the position 9, where there are 3"):
-        tn.compile(graph)(given, np.ones(2), np.array([0, 9]))
-
-
 def test_a_call_that_makes_less_is_given_less() -> None:
     """What made an operand of dropped results alone goes too, however deep these are."""
     inner = tn.layer("u[i] = tanh(x[i])\nv[i] = exp(z[i])", inputs="x z", outputs="u v")

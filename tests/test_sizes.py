@@ -57,21 +57,6 @@ def test_one_tensor_cut_in_two_ways(side: int | None) -> None:
     np.testing.assert_allclose(fine, x.reshape(2, 2, 8) @ parameters["b.E"].T)
 
 
-def test_a_formula_that_is_no_whole_number() -> None:
-    graph = tn.model(lambda x: patches("P")(x, scope="a"), inputs="x[b,H]")
-    assert graph.bind(H=12, P=4).flat.bound["p"] == sympy.Symbol("H") / sympy.Symbol("P")
-    with pytest.raises(tn.ShapeError, match=r"the size of 'p' is H/P = 13/4(?s:.*)whole number"):
-        graph.bind(H=13, P=4)
-
-
-def test_leading_axes_of_one_size_under_other_names() -> None:
-    add = tn.layer("z[...] = x[...] + y[...]", inputs="x y")
-    graph = tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=4, b=2, c=2)
-    assert tn.compile(graph)({}, np.ones((2, 4)), np.ones((2, 4))).sum() == 16
-    with pytest.raises(tn.ShapeError, match=r"'\.\.\.' stands for"):
-        tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=5)
-
-
 NAMES = [*"bcdefghijnosuvxDFH", "past"]
 
 
@@ -113,13 +98,6 @@ def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size
     assert put_in(one, {"h": size}) == (size + first) // by
 
 
-def test_sizes_of_the_whole_text_make_axes_of_a_block_as_long_as_each_other() -> None:
-    one = "def f(y):\n    z[b,e] = y[b,d]*W[e,d]\n    q[b,d] = y[b,d]+z[b,d]\no = f(x)"
-    assert tn.parameter_count(tn.layer(one, inputs="x[b,d]", d=3, e=3)) == 9
-    with pytest.raises(tn.ShapeError, match="axis 'e' is 4, but it is d = 3"):
-        tn.layer(one, inputs="x[b,d]", d=3, e=4)
-
-
 SQUARE = "def f(x):\n    o[b,i,j] = x[b,i] * x[b,j]\n"
 SUMS = "def f(x):\n    y[b] = sum[d](x[b,d]) * sum[e](x[b,e])\n"
 
@@ -147,30 +125,11 @@ def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, sizes: Any, dis
         tn.layer(f"{text}\n{block.replace('def f', 'def g')}z = g(x, scope='t')", outputs="y z", **sizes)
 
 
-def test_one_of_two_blocks_may_have_a_given_size() -> None:
-    text = f"x[b,c:8]: input\nw[b,c:7]: input\n{SQUARE}y = f(x, scope='s')\nz = f(w, scope='t')"
-    assert [dim[0].size for dim in tn.layer(text, outputs="y z", j=7).named["z"][1:]] == [7, 7]
-    with pytest.raises(tn.ShapeError, match="axis 'j' is 6"):
-        tn.layer(text, outputs="y z", j=6)
-
-
 def test_a_block_reads_a_part_of_what_it_is_given() -> None:
     h, line = np.random.default_rng(0).standard_normal((2, 6)), "y[b,c] = h[b,c+0] * h[b,c+3]"
     graph = tn.layer(f"x[p:2,q:6]: input\ndef f(h):\n    {line}\nz = f(x, scope='s')", c=3)
     np.testing.assert_allclose(tn.compile(graph)({}, h), h[:, :3] * h[:, 3:])
     assert tn.layer(str(graph)) == graph
-
-
-def test_a_weight_in_a_window_of_a_block_is_no_longer_than_given() -> None:
-    text = "x[n:9]: input\ndef f(h):\n    y[p] = h[2*p+u] * W[u]\ny = f(x)"
-    assert tn.parameter_count(tn.layer(text, u=3)) == 3
-    with pytest.raises(tn.ShapeError, match="axis 'u' is 3, but it is 7 in the block 'f'"):
-        tn.layer(text, p=2, u=3)
-
-
-def test_a_block_reads_beyond_the_end_of_what_it_is_given() -> None:
-    with pytest.raises(tn.ShapeError, match="'h' is read beyond its end: axis 'a' is 7 long, and 6 fit"):
-        tn.layer("x[n:8]: input\ndef f(h):\n    y[a] = h[a+2] * 2\ny = f(x)", a=7)
 
 
 @pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])

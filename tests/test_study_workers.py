@@ -27,7 +27,7 @@ from tensornet.study.jobs import TRIES, on_workers
 from tensornet.study.store import read_tensors
 
 from .conftest import needs
-from .studies import Unsteady, study, wrong_study
+from .studies import Unsteady, study
 
 needs("sklearn", "matplotlib")
 
@@ -127,23 +127,6 @@ def test_a_mesh_of_one_process_gives_the_numbers_of_none(tmp_path: Path) -> None
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     text = (tmp_path / "mesh" / "report.md").read_text(encoding="utf-8")
     assert "--mesh data=1" in text
-
-
-def test_what_no_mesh_can_be_is_refused() -> None:
-    for told, message in {
-        (
-            ("data", 2),
-        ): r"the mesh data=2 is of 2 processes, and 1 run here\nfix: torchrun --nproc-per-node 2",
-        (("data", 0),): "the number of devices along 'data' is 0",
-    }.items():
-        with pytest.raises(TensornetError, match=message):
-            wrong_study(mesh=dict(told), epochs=1)
-    with pytest.raises(TensornetError, match=r"no tensor has an axis 'z'.*\nfix: there are"):
-        wrong_study(mesh={"data": 1}, shard={"z": "data"}, epochs=1)
-    with pytest.raises(TensornetError, match="mesh and workers are both given"):
-        wrong_study(mesh={"data": 1}, workers=Processes(2))
-    with pytest.raises(TensornetError, match="shard= and links= are for a mesh"):
-        wrong_study(shard={"b": "data"})
 
 
 # ---- elsewhere

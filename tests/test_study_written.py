@@ -280,30 +280,6 @@ def test_a_heading_of_rows_of_ones_own(tmp_path: Path) -> None:
     assert Subject.of(toml(tmp_path, own)).task.title == "{data}: the rows of mine.toml"
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TensornetError, match=r"cannot read .*none.toml: No such file"):
-        Subject.of(tmp_path / "none.toml")
-
-
-DEEP = ".".join("a" * 3000)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"title.{DEEP} = 1",
-        f"recipe.learning_rate.{DEEP} = 1",
-        f"[rows.x]\nmodel = 'mlp'\nsettings.{DEEP} = 1",
-        "budgets = " + "[" * 5000 + "]" * 5000,
-    ],
-)
-def test_what_lies_deep_in_one_another(tmp_path: Path, text: str) -> None:
-    """Dotted keys are read without recursion, so they may lie deeper than Python can print or copy."""
-    told = r"mine.toml: .*lists or tables lie too deep in one another\nfix: write them flat"
-    with pytest.raises(TensornetError, match=told):
-        _ = Subject.of(toml(tmp_path, text)).task
-
-
 def test_data_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     assert Subject.of(toml(tmp_path, 'data = "images"')).data == str(tmp_path / "images")

@@ -106,40 +106,6 @@ def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
     assert "kept" not in printed
 
 
-@pytest.mark.parametrize("setting", ["shift", "rotate", "zoom", "flip"])
-def test_texts_are_not_augmented(tmp_path: Path, reviews: Path, setting: str) -> None:
-    value = True if setting == "flip" else 0.5
-    with pytest.raises(
-        TensornetError, match=r"a text is not shifted, turned, zoomed or mirrored\nfix: leave"
-    ):
-        study(tmp_path, reviews, recipe={setting: value})
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (lambda f: None, r"cannot read .*test: (?s:.*)train/<class>/\*.txt"),
-        (lambda f: write_reviews(f / "test", 2, 0), r"cannot read .*train: (?s:.*)train/<class>/\*.txt"),
-        (
-            lambda f: [write_reviews(f / part, n, 0) for part, n in (("train", 2), ("test", 0))],
-            r"y_test holds 0 values",
-        ),
-    ],
-)
-def test_a_folder_that_is_not_as_expected(tmp_path: Path, broken: Any, message: str) -> None:
-    broken(tmp_path)
-    with pytest.raises(TensornetError, match=message):
-        load_texts(str(tmp_path))
-
-
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        write_reviews(tmp_path / part, 2, 0)
-    (tmp_path / "train" / "pos" / "0.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TensornetError, match=r"cannot read .*train: (?s:.*)in UTF-8"):
-        load_texts(str(tmp_path))
-
-
 def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """By columns `text` and `label`; here without a network."""
     datasets = pytest.importorskip("datasets")
@@ -175,10 +141,3 @@ def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch, columns: Any, fo
         return
     with pytest.raises(TensornetError, match=found):
         load_texts("a/b")
-
-
-def test_an_unknown_study(tmp_path: Path) -> None:
-    with pytest.raises(TensornetError, match=r"there is no study 'sound'(?s:.*)digits, text"):
-        run_study(tmp_path, task="sound")
-    with pytest.raises(TensornetError, match=r"the digits come with scikit-learn, not from here"):
-        run_study(tmp_path, data="here")
