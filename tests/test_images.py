@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import struct
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,57 +80,6 @@ def test_other_pixels_are_other_examples(tmp_path: Path) -> None:
     content[100] ^= 1
     path.write_bytes(gzip.compress(bytes(content)))
     assert load_images(Source("mnist", tmp_path), 0).about != before
-
-
-# ---- damaged files
-
-
-def _cut(path: Path, share: float = 0.5) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-
-
-def _flipped(content: bytes) -> bytes:
-    """Compressed data with a byte changed in every hundred."""
-    return bytes(byte ^ (0x55 if number % 100 == 60 else 0) for number, byte in enumerate(content))
-
-
-def _packed(path: Path, content: bytes) -> None:
-    path.write_bytes(gzip.compress(content))
-
-
-def _sized(path: Path, *sizes: int) -> None:
-    """A header with absurd sizes, and nothing after it."""
-    _packed(path, struct.pack(">BBBB3I", 0, 0, 8, 3, *sizes))
-
-
-IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
-DAMAGED: list[tuple[str, Callable[[Path], object], str]] = [
-    (IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: expected is it, plain or compressed"),
-    (IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: expected is an idx file"),
-    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8))[:-9]), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
-    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8)) + b"x"), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
-    (IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"train holds images \(19, 28, 28\) and labels \(20,\)"),
-    (IMAGES, lambda p: _packed(p, b""), r"train-images-idx3-ubyte.gz cannot be read"),
-    (IMAGES, lambda p: _packed(p, b"\0\0\x08"), r"train-images-idx3-ubyte.gz cannot be read"),
-    (IMAGES, lambda p: _packed(p, b"\0\0\x0d\x01\0\0\0\x01" + bytes(4)), r"cannot be read: 1 bytes are announced"),
-    (IMAGES, lambda p: _packed(p, idx(np.zeros(20, np.uint8))), r"train holds images \(20,\)"),
-    (IMAGES, lambda p: p.write_bytes(b"<html>not found</html>"), r"train-images-idx3-ubyte.gz cannot be read: Not a gzipped"),
-    (LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"t10k holds images \(10, 28, 28\) and labels \(0,\)"),
-    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 14, 28), np.uint8))), r"train holds images \(20, 14, 28\) .*\nfix: expected are images of 28×28 pixels"),
-    (IMAGES, lambda p: p.write_bytes(_flipped(p.read_bytes())), r"train-images-idx3-ubyte.gz cannot be read: "),
-    (IMAGES, lambda p: _sized(p, 2**32 - 1, 28, 28), r"train-images-idx3-ubyte.gz cannot be read: "),
-    (IMAGES, lambda p: _sized(p, 0, 2**32 - 1, 2**32 - 1), r"train-images-idx3-ubyte.gz cannot be read: "),
-    (IMAGES, lambda p: _sized(p, 20, 0, 28), r"train holds images \(20, 0, 28\)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "damage", "message"), DAMAGED)
-def test_damaged_files_are_told(tmp_path: Path, name: str, damage: Any, message: str) -> None:
-    write_mnist(tmp_path)
-    damage(tmp_path / name)
-    with pytest.raises(TensornetError, match=message):
-        read_mnist(tmp_path)
 
 
 # ---- the hub
