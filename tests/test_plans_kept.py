@@ -117,16 +117,17 @@ def test_a_plan_is_told_by_format_and_version() -> None:
 
 
 def test_damage_of_every_kind_is_refused_or_harmless() -> None:
-    draw, whole = SEED(0), small_plan().to_json().encode()
-    for ways in (BYTES, DOCUMENTS):
-        for way in ways.values():
+    """Of a plan, of a graph, and of a graph of blocks."""
+    documents = (small_plan(), small_plan().graph, models.window_attention(4, 1, 2, grid=(4, 4), shift=1))
+    for draw, whole in ((SEED(0), each) for each in documents):
+        for way in (*BYTES.values(), *DOCUMENTS.values()):
             for _ in range(20):
-                damaged = way(whole, draw)
+                damaged = way(whole.to_json().encode(), draw)
                 try:
-                    found = Plan.from_json(damaged.decode(errors="replace"))
+                    found = type(whole).from_json(damaged.decode(errors="replace"))
                 except (tn.EquationError, tn.ShapeError):
                     continue
-                assert Plan.from_json(found.to_json()) == found
+                assert type(whole).from_json(found.to_json()) == found
 
 
 @pytest.mark.usefixtures("registering")

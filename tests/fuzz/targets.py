@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Target, calls, files, names, programs, texts
+from . import Target, calls, names, programs, texts
 
 TARGETS = {
     each.name: each
@@ -12,7 +12,5 @@ TARGETS = {
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
         Target("names", names.attempt, 2_000),
-        Target("graphs", files.graphs, 2_000),
-        Target("constants", files.constants, 1_000),
     )
 }

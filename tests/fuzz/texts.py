@@ -1,21 +1,13 @@
-"""Texts of the language, mutated and grown: read, printed, read back, and now and then run."""
+"""Texts of the language, mutated and grown: read, printed, read back; `differential.survey` runs programs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 import tensornet as tn
 from tensornet import models
-from tensornet.graph.argument_shapes import sizes_from_shapes
-from tensornet.graph.element_types import of_leaves
-from tensornet.ops.table import Element
-from tensornet.sizes import evaluate, size_names
 
-from .. import oracle
 from ..programs import recorded, records
 from . import SilentChangeError, Trial
 
@@ -54,7 +46,7 @@ CORPUS = _corpus()
 
 
 def attempt(trial: Trial) -> None:
-    """Mutates or grows a block and reads it; what is read must print as itself, and may be run."""
+    """Mutates or grows a block and reads it; what is read must print as itself."""
     random = trial.random
     text, inputs = random.choice(CORPUS)
     for _ in range(random.choice((1, 1, 2, 3, 6))):
@@ -72,8 +64,6 @@ def attempt(trial: Trial) -> None:
         raise SilentChangeError(f"it prints as\n{graph}\nwhich reads as another graph")
     if trial.chance(0.2) and tn.Graph.from_json(graph.to_json()) != graph:
         raise SilentChangeError("it is another graph after JSON")
-    if trial.chance(0.1):
-        _run(graph, {**sizes, **{name: random.choice((1, 2, 3)) for name in graph.open_sizes}}, trial)
 
 
 def _values(graph: tn.Graph) -> dict[str, Any]:
@@ -122,65 +112,3 @@ def _spliced(text: str, trial: Trial) -> str:
     other = trial.random.choice(CORPUS)[0].splitlines()
     lines.insert(trial.random.randint(0, len(lines)), trial.random.choice(other))
     return "\n".join(lines)
-
-
-# ---------------------------------------------------------------------------- running
-
-
-def _run(graph: tn.Graph, sizes: dict[str, int], trial: Trial) -> None:
-    """Runs a graph of small sizes on NumPy, beside the interpreter of the tests where that can."""
-    shapes = {leaf.name: tuple(_number(size, sizes) for size in leaf.shape) for leaf in graph.leaves}
-    if any(np.prod(shape, dtype=float) > 1e5 for shape in shapes.values()):
-        return
-    generator = np.random.default_rng(trial.random.randrange(2**32))
-    positions = _positions(graph)
-    arrays = {
-        leaf.name: generator.integers(0, 2, shapes[leaf.name])
-        if leaf.name in positions
-        else generator.uniform(-1, 1, shapes[leaf.name])
-        for leaf in (*graph.inputs, *graph.parameters)
-    }
-    parameters = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
-    trial.note(f"run at {sizes}")
-    with np.errstate(all="ignore"):
-        found = tn.compile(graph)(parameters, *[arrays[leaf.name] for leaf in graph.inputs])
-        try:
-            expected = oracle.meaning(graph, arrays, _spoken_of(graph, shapes))
-        except Exception:
-            return  # the interpreter of the tests asks for more than the language does
-    found = found if isinstance(found, tuple) else (found,)
-    for name, value in zip(graph.outputs, found, strict=True):
-        compare(value, expected[name], name, str(graph))
-
-
-def _spoken_of(graph: tn.Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that given ones are made of; all others the oracle finds from the arrays by itself."""
-    if all(isinstance(size, int) for size in graph.bound.values()):
-        return {}
-    found = sizes_from_shapes(graph, graph.leaves, [shapes[leaf.name] for leaf in graph.leaves])
-    return {name: size for name, size in found.items() if name in graph.open_sizes}
-
-
-def compare(found: Any, expected: Any, name: str, text: str) -> None:
-    """Tells of values that differ by more than rounding, unless a small difference is made large."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape:
-        raise SilentChangeError(f"'{name}' has shape {found.shape}, not {expected.shape}")
-    jumps = re.search(r"floor|sign|hardmax|[<>]|==|!=|onehot|1e-?30|\*\*|eps|drop|exp|rsqrt|log", text)
-    usual = np.isfinite(expected).all() and (np.abs(expected) < 1e6).all()
-    if usual and not jumps and not np.allclose(found, expected, rtol=1e-6, atol=1e-6):
-        raise SilentChangeError(f"'{name}' is {found.ravel()[:4]}, not {expected.ravel()[:4]}")
-
-
-def _number(size: Any, sizes: dict[str, int]) -> int:
-    return (
-        size
-        if isinstance(size, int)
-        else max(0, int(evaluate(size, {**dict.fromkeys(size_names(size), 2), **sizes})))
-    )
-
-
-def _positions(graph: tn.Graph) -> set[str]:
-    """The tensors that index others, and what is put into `onehot`."""
-    whole = {name for name, holds in of_leaves(graph).items() if holds is Element.WHOLE}
-    return whole | set(re.findall(r"onehot\[\w+\]\((\w+)", str(graph)))
