@@ -1201,41 +1201,23 @@ def test_recurrent_modules_that_stay_dense_stay_as_they_are() -> None:
     assert torch.equal(small[1](torch.ones(2, 3, 64))[0], network[1](torch.ones(2, 3, 64))[0])
 
 
-def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
+def test_distillation_recovers_what_was_lost() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
     batches, told = list(torch.randn(16, 64, 32)), list[tuple[int, int, float]]()
     small = tn.compress(network, bytes=0.1, calibrate=batches)
     other = copy.deepcopy(small.model)
-    place = tmp_path / "state.pt"
-    lost = tn.distill(
-        small, network, batches, steps=100, rate=1e-2, progress=lambda *each: told.append(each), resume=place
-    )
+    lost = tn.distill(small, network, batches, steps=100, rate=1e-2, progress=lambda *each: told.append(each))
     assert lost < 0.8 * told[0][2]
     assert [each[:2] for each in told[::10]] == [(0, 100), (100, 100)]
     codes = [each for name, each in small.model.named_buffers() if name.endswith("codes")]
     assert codes
     assert all(each.dtype == torch.int8 for each in codes)
-    assert tn.distill(other, network, batches, steps=100, rate=1e-2, resume=place) == pytest.approx(
-        lost, rel=1e-5
-    )
+    assert tn.distill(other, network, batches, steps=100, rate=1e-2) == pytest.approx(lost, rel=1e-5)
     x = batches[3]
     assert torch.allclose(other(x), small.model(x), atol=1e-5)
     with pytest.raises(EquationError, match="no module 'body'"):
         tn.distill(other, network, batches, hidden="body")
-
-
-def test_only_the_state_of_this_student_is_resumed(tmp_path: Path) -> None:
-    network, other, batches = nn.Linear(32, 64), nn.Linear(32, 16), list(torch.randn(8, 4, 32))
-    place = tmp_path / "state.pt"
-    tn.distill(copy.deepcopy(network), network, batches, steps=2, resume=place)
-    kept, step, student = place.read_bytes(), pickle.dumps({"step": 1}, 2), copy.deepcopy(other)
-    for content in (kept, kept[:-100], b"", b"nothing of torch's", step):
-        place.write_bytes(content)
-        with pytest.raises(EquationError, match="no state of a distillation of this student"):
-            tn.distill(student, other, batches, steps=2, resume=place)
-    assert place.read_bytes() == step
-    assert torch.equal(student.weight, other.weight)
 
 
 def test_what_distillation_has_no_use_for_is_refused() -> None:

@@ -76,17 +76,11 @@ def test_pictures_in_every_format(tmp_path: Path) -> None:
     for kind, start in {
         "png": b"\x89PNG",
         "pdf": b"%PDF",
-        "dot": b"digraph {",
-        "mmd": b"flowchart TD",
+        "svg": b"<svg",
     }.items():
         tn.draw(graph, tmp_path / f"tower.{kind}", unfold=True)
         written = (tmp_path / f"tower.{kind}").read_bytes()
         assert written.startswith(start)
-    picture = tn.draw(graph, unfold=True)
-    assert (tmp_path / "tower.mmd").read_text(encoding="utf-8") == picture.mermaid
-    for text, edge in ((picture.dot, r"n1_\d+ -> n1_\d+ \["), (picture.mermaid, r"n1_\d+ -->\|")):
-        assert len(re.findall(edge, text)) == 9
-        assert "softmax[j]" in text
 
 
 def test_pictures_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +93,6 @@ def test_pictures_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         tn.draw(attention(), tmp_path / "attention.png")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
-
-
-def test_names_of_axes_cannot_end_a_label() -> None:
-    text = tn.draw(tn.layer("y[b] = where(x[b] | z[b], 1, 2)", inputs="x,z")).mermaid
-    assert all(line.count('"') in (0, 2) for line in text.splitlines())
-    assert "#124;" in text
 
 
 def test_blocks_are_folded_and_those_in_a_chain_are_one() -> None:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain
@@ -36,7 +35,6 @@ templates: Mapping[str, str] = {
     **KERNELS,
     **CONVOLUTIONS,
     "relu": "jax.nn.relu({0})",
-    **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "rsqrt": "jax.lax.rsqrt({0})",
     "within": "within({0}, {size}, {name}, {past})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
@@ -66,12 +64,6 @@ def _functions() -> Any:
     return importlib.import_module(f"{__name__}.functions")
 
 
-def _sharding() -> Any:
-    """The module of sharded functions, loaded at its first use."""
-    _library()
-    return importlib.import_module(f"{__name__}.sharding")
-
-
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
 
 
@@ -85,11 +77,8 @@ class JaxBackend(Plain):
         return CallCache(most, _signature)
 
     def namespace(self) -> Mapping[str, Any]:
-        return {**_functions().NAMESPACE, **_sharding().FUNCTIONS}
-
-    def sharded(self, graph: Any, **options: Any) -> Any:
-        """A graph as a function on a mesh of devices."""
-        return _sharding().ShardedFunction(graph, self, **options)
+        namespace: Mapping[str, Any] = _functions().NAMESPACE
+        return namespace
 
     def device(self, array: Any = None) -> str:
         jax = _library()

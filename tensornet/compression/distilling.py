@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..errors import check_arguments, checked_call, checked_number, names_in, path_of
+from ..errors import check_arguments, checked_call, checked_number, names_in
 from .compressed import Compressed, networks
 
 
@@ -21,7 +20,6 @@ def distill(
     rate: float = 3e-4,
     hidden: str | Sequence[str] = (),
     progress: Callable[[int, int, float], None] | None = None,
-    resume: str | Path | None = None,
 ) -> float:
     """Trains a smaller network, in place, to answer what another answers: it minimises Σ ‖y − ŷ‖² / ‖y‖².
 
@@ -37,7 +35,6 @@ def distill(
         rate: the learning rate at the start, in units of the size of each parameter; it falls to 0 along a cosine.
         hidden: the names of modules, the same in both networks, whose results are compared too.
         progress: called ten times, with the step, `steps`, and the loss on the held batches.
-        resume: a file that is written each time, and read if it exists: training goes on where it ended.
 
     Returns:
         The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
@@ -61,6 +58,5 @@ def distill(
     checked_number(rate, "rate", None)
     names = names_in(hidden, "hidden modules")
     checked_call(progress, "progress", "a step, all steps, and the loss")
-    place = None if resume is None else path_of(resume)
-    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
+    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress)
     return found

@@ -1,6 +1,6 @@
 """Pictures of graphs: layered graph drawing, and tensor network diagrams.
 
-In: a graph. Out: a picture, as SVG in a notebook, or as a file of SVG, PNG, PDF, DOT or Mermaid. A graph becomes
+In: a graph. Out: a picture, as SVG in a notebook, or as a file of SVG, PNG or PDF. A graph becomes
 diagrams (`diagram`), these a scene of boxes and curves (`scene`, by `layout`), and the scene a picture (`formats`).
 """
 
@@ -14,12 +14,11 @@ from ..errors import EquationError, near, path_of
 from ..files import whole
 from ..graph.graph import Graph, of_graph
 from .diagram import Diagram, diagram_of, networks_of
-from .formats import by_matplotlib, dot, mermaid, svg
+from .formats import by_matplotlib, svg
 from .scene import Scene, in_panels, networks
 
 STYLES = ("auto", "layers", "network")
-TEXTS = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}
-"""The attribute of a picture that is in a file, by its ending."""
+ENDINGS = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -49,18 +48,8 @@ class Picture:
     def _repr_html_(self) -> str:
         return f'<div style="max-width:100%;overflow-x:auto">{self.svg}</div>'
 
-    @property
-    def dot(self) -> str:
-        """The picture in DOT, for Graphviz and what reads its language."""
-        return dot(self.diagrams)
-
-    @property
-    def mermaid(self) -> str:
-        """The picture in Mermaid, for pages on GitHub, GitLab or in Jupyter."""
-        return mermaid(self.diagrams)
-
     def save(self, path: str | Path) -> None:
-        """Writes the picture to a file, in the format by which its name ends: .svg, .png, .pdf, .dot or .mmd.
+        """Writes the picture to a file, in the format by which its name ends: .svg, .png or .pdf.
 
         Raises:
             EquationError: the name ends with something else.
@@ -68,12 +57,12 @@ class Picture:
             TensornetError: the file cannot be written.
         """
         kind = path_of(path).suffix.lower()
-        if kind not in (*TEXTS, ".png", ".pdf"):
-            fix = "let it end with .svg, .png, .pdf, .dot or .mmd"
+        if kind not in ENDINGS:
+            fix = "let it end with .svg, .png or .pdf"
             raise EquationError(f"'{path}' is no name of a picture", fix=fix)
         with whole(path_of(path)) as half:
-            if kind in TEXTS:
-                half.write_text(getattr(self, TEXTS[kind]), encoding="utf-8")
+            if kind == ".svg":
+                half.write_text(self.svg, encoding="utf-8")
             else:
                 by_matplotlib(self.scene, half, kind[1:])
 
@@ -91,7 +80,7 @@ def draw(
 
     Args:
         graph: a layer or a model.
-        path: a file to write, if any: .svg; .png or .pdf, by matplotlib; .dot for Graphviz; .mmd for Mermaid.
+        path: a file to write, if any: .svg, or .png or .pdf by matplotlib.
         unfold: whether each block is drawn too, once, in a frame of its own.
         style: "layers", "network", or "auto" for a network where the graph is one.
 
@@ -105,8 +94,6 @@ def draw(
         >>> picture = tn.draw(tn.layer("y[b,o] = gelu(x[b,i] * W[o,i])", inputs="x"))
         >>> picture.svg[:4], "Σ i" in picture.svg
         ('<svg', True)
-        >>> print(tn.draw(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=8, o=4)).dot.splitlines()[-2])
-          n0_1 -- n0_3 [label=""]
     """
     if style not in STYLES:
         fix = f"{near(str(style), STYLES)}it is one of {', '.join(STYLES)}"
