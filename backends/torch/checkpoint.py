@@ -15,50 +15,17 @@ from torch.utils.checkpoint import checkpoint
 
 from ..loops import scan
 from .functions import SHARED
-from .products import is_differentiated, is_traced
+from .products import is_differentiated
 
 __all__ = ["along_recomputed", "recomputed", "without_cheap"]
 
 
 def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
-    """A call as one node of autograd's graph. With dropout, tracing or autocast, torch's own checkpointing is used."""
+    """A call for which autograd saves only the arguments; with dropout also the state of the random generator."""
     draws = "training" in options
-    if draws or is_traced() or any(torch.is_autocast_enabled(each.device.type) for each in given[:1]):
-        return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=draws, **options)
-    return _Again.apply(function, options, *given)  # type: ignore[no-untyped-call]
-
-
-class _Again(torch.autograd.Function):
-    """The call as an autograd function. It avoids the hooks on saved tensors by which torch supports any function."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Any], options: dict[str, Any], *given: torch.Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.function, ctx.options = function, options
-        ctx.save_for_backward(*given)
-        return function(*given, **options)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        asked = ctx.needs_input_grad[2:]
-        twice = torch.is_grad_enabled()  # for double backward
-        given = [
-            each.view_as(each) if twice else each.detach().requires_grad_(wanted)
-            for each, wanted in zip(ctx.saved_tensors, asked, strict=True)
-        ]
-        with torch.enable_grad():
-            found = ctx.function(*given, **ctx.options)
-        results = found if isinstance(found, tuple) else (found,)
-        pairs = [(y, g) for y, g in zip(results, gradients, strict=True) if g is not None and y.requires_grad]
-        wanted = [each for each, is_asked in zip(given, asked, strict=True) if is_asked]
-        if not pairs:
-            return (None,) * (2 + len(given))
-        made = iter(
-            torch.autograd.grad(
-                [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=twice, allow_unused=True
-            )
-        )
-        return (None, None, *(next(made) if is_asked else None for is_asked in asked))
+    return checkpoint(
+        function, *given, use_reentrant=False, preserve_rng_state=draws, determinism_check="none", **options
+    )
 
 
 def along_recomputed(
