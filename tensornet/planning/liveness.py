@@ -25,8 +25,8 @@ from ..language.expression import (
     subexpressions,
 )
 from ..ops.table import FUNCTIONS, Element
-from ..sizes import evaluate, product, symbol
-from .plans import AnyStep, Plan
+from ..sizes import evaluate, product
+from .plans import AnyStep
 from .steps import Step
 
 __all__ = ["Liveness", "is_view", "with_frees"]
@@ -187,23 +187,6 @@ class Liveness:
     def peak(self) -> int:
         """The bytes alive at the worst step."""
         return max(self.used)
-
-    def at(self, values: Mapping[str, Any]) -> Liveness:
-        """The same at other sizes, with the peak memory of blocks computed again."""
-        peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
-
-        def resized(step: AnyStep) -> AnyStep:
-            if isinstance(step, Step):
-                return step
-            plan = step.plan
-            own = {name: evaluate(symbol(name), values) for name in plan.graph.open_sizes}
-            key = plan, tuple(own.values())
-            if key not in peaks:
-                inside = replace(self, leaves=plan.leaves, steps=plan.steps)
-                peaks[key] = inside.at({**plan.graph.bound, **own}).peak
-            return replace(step, plan=replace(plan, peak_memory=peaks[key]))
-
-        return replace(self, steps=tuple(map(resized, self.steps)), values=values)
 
     def with_fewer_frees(self) -> tuple[AnyStep, ...]:
         """The steps with only those frees that are needed: dropping one of them would raise the peak memory.

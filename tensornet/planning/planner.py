@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import itertools
@@ -223,10 +222,6 @@ class _Schedule:
         """The value of a size."""
         return int(evaluate(symbol(name), {**self.graph.bound, **self.values}))
 
-    def peak_at(self, part: Part, length: int) -> int:
-        """The peak memory for pieces of a given length, if the steps stay in the same order."""
-        return self.live.at({**self.live.values, part.slicing.piece: length}).peak
-
     def bytes_of(self, graph: Graph, names: Iterable[str]) -> int:
         """The bytes of tensors of this graph or of one with cuts. Those computed piece by piece count in full size."""
 
@@ -329,23 +324,23 @@ def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
 
 
 def _in_pieces(scheduled: _Schedule, part: Part, limit: int) -> _Schedule:
-    """The schedule with a part in the longest pieces that keep to a limit, or the best one that was tried."""
+    """The schedule with a part in pieces that keep to a limit, or the best one that was tried.
+
+    The first length is halved until they do, or doubled as long as they do.
+    """
     whole, length, best = scheduled.size(part.slicing.size), _first_length(scheduled, part, limit), scheduled
-    try:
-        while length < whole:
+    is_shorter = False
+    with contextlib.suppress(ShapeError):  # the part uses a size that its operands do not determine
+        while 0 < length < whole:
             length = -(-whole // -(-whole // length))  # the same number of pieces, of equal length
             trial = scheduled.cut(part, length)
-            fits, longest = trial.peak <= limit, length - length // 8
-            if fits and best.peak <= limit:
-                return trial
-            best = min(best, trial, key=lambda each: each.peak)
-            lengths = range(1, -(-whole // 2) if fits else longest)
-            other = bisect.bisect(lengths, limit, key=functools.partial(trial.peak_at, part))
-            if other < 2 * length if fits else length == 1:
-                break  # pieces are not much too short, or there are none shorter
-            length = max(1, other)
-    except ShapeError:  # the part uses a size that its operands do not determine
-        pass
+            if trial.peak > limit >= best.peak:
+                break
+            best = min(best, trial, key=lambda each: each.peak) if trial.peak > limit else trial
+            if trial.peak <= limit and is_shorter:
+                break
+            is_shorter = trial.peak > limit
+            length = length // 2 if is_shorter else 2 * length
     return best
 
 
