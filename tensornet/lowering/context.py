@@ -36,7 +36,6 @@ from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product, size_names, symbol
 from .lines import Lines
-from .shared_layouts import shared_layouts
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
@@ -96,8 +95,6 @@ class LoweringContext(ABC):
         changing: the tensors that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
-        shared: the layouts into which tensors are copied for several readers.
-        laid: the variables of these copies.
         sizes: the sizes of the axes in the current line.
         written: the order in which the current line declares its axes.
         asked: the share of the readers of its result that copy it into that order.
@@ -110,7 +107,6 @@ class LoweringContext(ABC):
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     limit: float = math.inf
     steps: list[AnyStep] = field(default_factory=list)
-    laid: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     written: Layout = ()
     asked: float = 1.0
@@ -127,7 +123,6 @@ class LoweringContext(ABC):
         self.read_by_name = {leaf.name for call in lines.calls for leaf in call.leaves()}
         self.numbered = (f"t{number}" for number in itertools.count(1))
         self.readers = lines.readers
-        self.shared = shared_layouts(lines, lambda line, axes: self.positions(line.sizes, axes))
         self.stored = {
             leaf.name: as_declared(leaf.name, leaf.dims, lines.elements[leaf.name]) for leaf in lines.leaves
         }

@@ -83,7 +83,7 @@ class Lines(Written):
     def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
         """Whether a kernel reads a node that splits a dimension of an operand, or reads it in windows.
 
-        Such a node is laid out as it is declared; see also `shared_layouts`.
+        Such a node is laid out as it is declared.
         """
         kernels = [reader for reader in readers if is_kernel(reader)]
         split = kernels and bool(parted(each, self.same))

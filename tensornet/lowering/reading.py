@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from ..graph.shape_inference import Dim, dim_size
@@ -18,7 +17,6 @@ from ..language.expression import (
 )
 from ..ops.protocols import Entry, Value, names_in
 from .context import LoweringContext, Stored, entry_of
-from .shared_layouts import split_as
 
 WINDOWS = "windows"
 """The name of the template of a backend that can view an array in windows, without a copy."""
@@ -28,9 +26,7 @@ def read(context: LoweringContext, ref: Ref) -> Value:
     """A tensor under the axis names of this reference: the stored tensor, or elements of it picked by a step."""
     stored = context.stored[ref.name]
     found = _as_it_lies(context, ref, stored)
-    if found is None:
-        return _picked(context, ref, stored)
-    return _laid(context, ref, found) if ref.name in context.shared else found
+    return _picked(context, ref, stored) if found is None else found
 
 
 def _as_it_lies(context: LoweringContext, ref: Ref, stored: Stored) -> Value | None:
@@ -64,17 +60,6 @@ def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim
     return len(names) == len(dim) and all(
         context.open(context.sizes[name]) == context.open(axis.size) for name, axis in pairs
     )
-
-
-def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
-    """A tensor in the shared layout of several readers, if this reference is one of them."""
-    (split, places), axes = context.shared[ref.name], axes_of_index(ref.index)
-    if split_as(ref, lambda axis: context.positions(value.sizes, (axis,))) != split:
-        return value
-    order = tuple(axes[place] for place in places)
-    if ref.name not in context.laid:
-        context.laid[ref.name] = context.reorder(value, order).ref.name
-    return replace(value, ref=Ref(context.laid[ref.name], order))
 
 
 def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
