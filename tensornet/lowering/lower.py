@@ -63,10 +63,9 @@ def lower(
     values: Mapping[str, int],
     target: Target,
     choose: Choose,
-    planned: Planned | None = None,
+    planned: Planned,
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
-    limit: float = math.inf,
 ) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps that compute a program, and where its outputs are.
 
@@ -75,13 +74,28 @@ def lower(
         values: every open size, for costs.
         target: the target that it is planned for.
         choose: orders an n-ary contraction.
-        planned: plans a block that is called, given which of its leaves get gradients; None if the steps are only
-            priced, so that their names do not matter.
+        planned: plans a block that is called, given which of its leaves get gradients.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
-        limit: the seconds beyond which products are computed as they are written.
     """
-    context = _Lowering(Lines(program), values, target, choose, product, limit)
+    context = _Lowering(Lines(program), values, target, choose, product)
+    results = _lower_lines(context, inside, planned)
+    lines = context.lines
+    names = {*lines.known}.union(*(line.sizes for line in lines.own))
+    return tuple([_plainly(step, names) for step in context.steps]), results
+
+
+def seconds_of(
+    program: Program, values: Mapping[str, int], target: Target, choose: Choose, limit: float = math.inf
+) -> float:
+    """The expected seconds of a call of a program without calls. Beyond `limit`, products are taken as written."""
+    context = _Lowering(Lines(program), values, target, choose, limit=limit)
+    _lower_lines(context, inside=False)
+    return context.seconds
+
+
+def _lower_lines(context: _Lowering, inside: bool, planned: Planned | None = None) -> tuple[Result, ...]:
+    """Emits the steps of all lines and calls. Where the outputs are."""
     lines = context.lines
     asked_for, outputs = frozenset(_asked_for(lines)), lines.names.outputs
     leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
@@ -93,11 +107,7 @@ def lower(
             plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
             _lower_line(context, item, item.equation.name in asked_for)
-    results = tuple(_result(context, name, inside) for name in outputs)
-    if planned is None:
-        return tuple(context.steps), results
-    names = {*lines.known}.union(*(line.sizes for line in lines.own))
-    return tuple([_plainly(step, names) for step in context.steps]), results
+    return tuple(_result(context, name, inside) for name in outputs)
 
 
 class _Lowering(LoweringContext):

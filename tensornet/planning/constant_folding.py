@@ -23,7 +23,7 @@ from .plans import AnyStep, CallStep
 from .steps import Result, Table
 from .target import Target
 
-__all__ = ["Folded", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
+__all__ = ["Folded", "is_invariant", "is_worth_keeping"]
 
 SMALL = 64 * 2**20
 """A table of at most this many bytes is always kept."""
@@ -55,40 +55,6 @@ def is_invariant(step: AnyStep, invariant: Container[str], sizes: frozenset[str]
 
 def _is_repeatable(parts: Iterable[Any]) -> bool:
     return all(FUNCTIONS[part.function].is_repeatable for part in parts if isinstance(part, Call))
-
-
-def seconds_at_a_call(
-    leaves: Iterable[Leaf],
-    bound: Mapping[str, Any],
-    steps: Sequence[AnyStep],
-    values: Mapping[str, int],
-    target: Target,
-) -> float:
-    """The expected seconds of a call: those of all steps that are not computed once from constants.
-
-    Args:
-        leaves: the leaves that the steps read.
-        bound: the sizes that have a value.
-        steps: the steps.
-        values: the value of every open size.
-        target: the target of the plan.
-    """
-    known, leaves = {**values, **bound}, [*leaves]
-    told = target.told_sizes(leaves, bound)
-    made_of: dict[str, float] = {
-        leaf.name: float(target.itemsize * product(evaluate(size, known) for size in leaf.shape))
-        for leaf in leaves
-        if leaf.kind == "constant"
-    }
-    total = 0.0
-    for step in steps:
-        if step.reads and is_invariant(step, made_of, told):
-            roots = sum(made_of[name] for name in step.reads)
-            if is_worth_keeping(step.bytes, roots):
-                made_of.update(dict.fromkeys(step.defines, roots))
-                continue
-        total += step.seconds
-    return total
 
 
 class Folded:

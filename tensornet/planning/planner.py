@@ -18,7 +18,7 @@ from ..graph.element_types import check_complex, of_leaves, writes_complex
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import PassContext, Program
-from ..lowering.lower import lower
+from ..lowering.lower import lower, seconds_of
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, traced
@@ -27,7 +27,7 @@ from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernel
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
-from .constant_folding import Folded, seconds_at_a_call
+from .constant_folding import Folded
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
 from .steps import Result, Step
@@ -411,8 +411,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
 
     def seconds(part: Graph) -> float:
         whole = lower_recurrences(part, large)
-        steps = _Schedule(whole, whole, values, target).steps
-        return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
+        return _Schedule(whole, whole, values, target).seconds
 
     kernels = [] if target.loops else [functools.partial(select_associative_scan, pays=pays)]
     on_cpu = target.device.startswith("cpu")
@@ -428,8 +427,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
 
     @functools.cache  # the present form is priced against each candidate
     def cost(part: Program, limit: float = math.inf) -> float:
-        steps, _ = lower(part, values, target, fastest, limit=limit)
-        return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, values, target)
+        return seconds_of(part, values, target, fastest, limit)
 
     sums = target.dtype != "float16"  # float16 cannot hold long sums
     return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
