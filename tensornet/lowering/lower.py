@@ -63,7 +63,7 @@ def lower(
     values: Mapping[str, int],
     target: Target,
     choose: Choose,
-    planned: Planned,
+    planned: Planned | None = None,
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
 ) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
@@ -74,7 +74,7 @@ def lower(
         values: every open size, for costs.
         target: the target that it is planned for.
         choose: orders an n-ary contraction.
-        planned: plans a block that is called, given which of its leaves get gradients.
+        planned: plans a block that is called, given which of its leaves get gradients; needed if there are any.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
     """
