@@ -112,7 +112,7 @@ def small_plan() -> Plan:
 
 def test_a_plan_is_told_by_format_and_version() -> None:
     document = json.loads(small_plan().to_json())
-    assert (document["format"], document["version"]) == ("tensornet.plan", 15)
+    assert (document["format"], document["version"]) == ("tensornet.plan", 16)
     assert document["steps"][0]["equation"]["text"] == str(small_plan().steps[0].equation)
 
 

@@ -501,7 +501,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 15
+FORMAT, VERSION = "tensornet.plan", 16
 
 
 def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:
