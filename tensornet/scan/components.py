@@ -54,7 +54,6 @@ class Components:
         leaves, calls: the present inputs, and the calls that compute some of them.
         new: the node that replaces each old one, rebuilt nodes included.
         results: the nodes that are required from outside.
-        chosen: whether a kernel was quicker than a loop, by the form of both.
         rank, readers: the place of each node in a topological order, and its readers.
         reading: the nodes that each node reads; for a state, the tensors that it holds.
         groups: the nodes, those that recur together in one group, each group after those that it reads.
@@ -73,7 +72,6 @@ class Components:
         own = {each.name for each in self.leaves.values()} - {each.name for each in self.states.values()}
         self.outputs = {name: found.nodes[name] for name in asked if name not in own}
         self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
-        self.chosen = dict[Any, bool]()
         self._find()
 
     def _find(self) -> None:

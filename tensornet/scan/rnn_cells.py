@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ..graph.graph import Graph
-from ..ir.function import order
 from ..ir.node import (
     Affine,
     Axis,
@@ -37,7 +36,7 @@ from ..language.patterns import pattern_of
 from ..ops.record import KernelEquation
 from ..ops.rnn import CELLS, Cell
 from ..passes.kernel_selection import operands_matched
-from .components import Component, Components
+from .components import Component
 from .linear_forms import LinearForms, NotLinear, Product
 
 Seconds: TypeAlias = "Callable[[Graph], float]"
@@ -67,26 +66,11 @@ def select_rnn_kernel(component: Component, seconds: Seconds, supported: Contain
 def _pays(component: Component, result: Node, made: Node, given: Sequence[Node], seconds: Seconds) -> bool:
     """Whether a kernel is quicker than the recurrence that it replaces, each with the nodes it alone needs."""
     components, name = component.components, component.components.names.get(result, "h")
-    key = _form(components, [result, *(each.behind for each in component.states.values()), made], given)
-    if key not in components.chosen:
-        loop = components.part(name, result, given, component.states)
-        components.chosen[key] = seconds(components.part(name, made, given)) < seconds(loop)
-    return components.chosen[key]
-
-
-def _form(components: Components, nodes: Sequence[Node], given: Sequence[Node]) -> tuple[Any, ...]:
-    """The operations and shapes of nodes, which decide their cost: those of equal layers are equal."""
-    within = order(nodes, given)
-    numbers = {each: n for n, each in enumerate(dict.fromkeys((*given, *within)))}
-    return tuple(
-        (
-            each.op,
-            *components.opened((*each.shape, *each.sizes)),
-            components.leaves[each].kind if each in components.leaves else each.over,
-            *((numbers[child], reads) for child, reads in each.operands if each not in given),
-        )
-        for each in numbers
+    kernel, loop = (
+        components.part(name, made, given),
+        components.part(name, result, given, component.states),
     )
+    return seconds(kernel) < seconds(loop)
 
 
 @dataclass(frozen=True)
