@@ -32,7 +32,7 @@ from ..ir.node import (
 )
 from ..ir.positions import Windowed, windowed
 from ..ir.rewriting import Program
-from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+from ..ops.table import CONVERSIONS, Element
 from ..sizes import evaluate, product
 from .activity import is_active
 
@@ -56,7 +56,7 @@ def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
     for old in program.nodes:
         each = over_others(old, new)
         if is_active(each, active):
-            if each.op in FUNCTIONS and FUNCTIONS[each.op].random:
+            if each.function.random:
                 each = _masked(each)
             elif each.op == "contract":
                 each = products.of_two(each, program.names.axes.get(old, ()), axes)
@@ -74,7 +74,7 @@ def _masked(each: Node) -> Node:
     ones = Operand(node("copy", each.sizes, [Operand(one)], axes), axes)
     drawn = Operand(node(each.op, each.sizes, [ones, *rest], axes, None, (), each.options), axes)
     mask = node(CONVERSIONS[Element.TRUTH], each.sizes, [drawn, Operand(number(0))], axes)
-    operands, kept = [Operand(mask, axes), operand, *rest], FUNCTIONS[each.op].drawn
+    operands, kept = [Operand(mask, axes), operand, *rest], each.function.drawn
     return node(kept, each.sizes, operands, each.result, each.shape, (), each.options)
 
 

@@ -121,5 +121,5 @@ def is_active(each: Node, tensors: Container[Node]) -> bool:
     read = [n for n, operand in enumerate(each.operands) if operand.node in tensors]
     if each.op in ("contract", "copy"):
         return bool(read)
-    row = FUNCTIONS.get(each.op)
-    return row is not None and any(not row.derivative or row.gradient(n) != "0" for n in read)
+    row = each.function
+    return any(not row.derivative or row.gradient(n) != "0" for n in read)

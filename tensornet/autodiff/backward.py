@@ -17,7 +17,7 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import postorder
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
 from ..ir.naming import told
-from ..ir.node import Affine, Node, Operand, Size, along, at_position, leaf, number, summed_axes
+from ..ir.node import Affine, Node, Operand, Size, at_position, leaf, number, summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, Taken
 from ..language.parser import parse_rule
@@ -121,7 +121,9 @@ class Backward:
         for each in self.program.nodes:
             if each not in self.names and _is_mask(each):
                 self.names[each] = self.taken.fresh(f"{stems[each]}_mask")
-            elif each not in self.names and (each in self.through or _is_random(each) or _is_matmul(each)):
+            elif each not in self.names and (
+                each in self.through or each.function.random or _is_matmul(each)
+            ):
                 self.names[each] = self.taken.numbered(stems.get(each, "v"))
 
     def part_of(self, each: Node) -> str:
@@ -273,7 +275,7 @@ class Backward:
             return
         first, step = (made.shape[state.at] - 1, -1) if state.back else (0, 1)
         if not isinstance(evaluate(made.shape[state.at], self.bound), int):  # there may be no position
-            read = [*map(along, range(len(made.shape)))]
+            read = [*made.plain]
             read[state.at] = Affine(((state, step),), first)
             sizes: dict[Any, Size] = {**dict(enumerate(made.shape)), state: 1}
             made, first = reached(Operand(made, tuple(read)), sizes, self.program.same).node, 0
@@ -283,15 +285,10 @@ class Backward:
 
 def _is_mask(each: Node) -> bool:
     """Whether a node is a mask of what is dropped."""
-    return each.op == CONVERSIONS[Element.TRUTH] and _is_random(each.operands[0].node)
+    return each.op == CONVERSIONS[Element.TRUTH] and each.operands[0].node.function.random
 
 
 def _is_matmul(each: Node) -> bool:
     """Whether a node multiplies tensors and sums over an axis."""
     factors = sum(1 for operand in each.operands if not operand.node.is_scalar)
     return each.op == "contract" and factors > 1 and bool(summed_axes(each))
-
-
-def _is_random(each: Node) -> bool:
-    """Whether a node gives another value each time."""
-    return each.op in FUNCTIONS and FUNCTIONS[each.op].random

@@ -36,7 +36,7 @@ from ..ir.node import (
 from ..language.expression import Expression, Literal, free_axes
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
-from ..ops.table import FUNCTIONS, Element
+from ..ops.table import Element
 from ..sizes import larger, product, smaller
 
 GRADIENT = "{}.grad"
@@ -84,9 +84,8 @@ class Cotangents:
         terms = self.terms.get(each, [])
         if len(terms) > 1:
             dims = tuple(sorted({d for _, own in terms for d in own}))
-            sizes: dict[Axis, Size] = dict(enumerate(each.shape))
             operands = [Operand(term, tuple(map(along, own))) for term, own in terms]
-            self.terms[each] = terms = [(node("add", sizes, operands, tuple(map(along, dims))), dims)]
+            self.terms[each] = terms = [(node("add", each.shape, operands, tuple(map(along, dims))), dims)]
         return terms[0] if terms else None
 
     def read(self, each: Node) -> Operand | None:
@@ -109,7 +108,7 @@ class Cotangents:
 def reached(gradient: Operand, sizes: Sizes, same: Callable[[Size, Size], bool]) -> Operand:
     """A cotangent, cropped or padded with zeros to the windows that it is read in, where they do not fit it."""
     term, entries, lengths = gradient.node, [*gradient.reads], [*gradient.node.shape]
-    kept, read, written = [*lengths], [*map(along, range(len(lengths)))], [*map(along, range(len(lengths)))]
+    kept, read, written = [*lengths], [*term.plain], [*term.plain]
     for d, (entry, length) in enumerate(zip(gradient.reads, term.shape, strict=True)):
         if not isinstance(entry, Affine) or not entry.terms or fills(entry, sizes, length, same):
             continue
@@ -133,11 +132,8 @@ def zeros(each: Node) -> Node:
 
 def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
     """A tensor that has some dimensions of another, broadcast to all of them."""
-    source, left = (
-        cast(term, Element.NUMBER) if term.is_scalar else term,
-        tuple(map(along, range(len(each.shape)))),
-    )
-    return node("copy", dict(enumerate(each.shape)), [Operand(source, tuple(map(along, dims)))], left)
+    source = cast(term, Element.NUMBER) if term.is_scalar else term
+    return node("copy", each.shape, [Operand(source, tuple(map(along, dims)))], each.plain)
 
 
 def _axes(part: Part, d: int) -> set[Axis]:
@@ -243,7 +239,7 @@ def _of_padded(each: Node, gradient: Operand) -> Part:
     plain = _whole(gradient, {axis: along(axis) for axis in whole}, lengths, each.result)
     moved = Operand(plain, each.result)
     options = (("fill", number(0)),)
-    made = node("copy", dict(enumerate(each.sizes)), [moved], operand.reads, operand.node.shape, (), options)
+    made = node("copy", each.sizes, [moved], operand.reads, operand.node.shape, (), options)
     left = tuple(map(along, whole))
     return Part(operand.node, left, (Operand(made, left),), dict(zip(whole, operand.node.shape, strict=True)))
 
@@ -308,7 +304,7 @@ def _whole(
 
 def _of_function(each: Node, n: int, gradient: Operand) -> Operand | None:
     """The cotangent of an operand of a function, by the rule of the function's record; None if it is 0."""
-    row, rule = FUNCTIONS[each.op], NodeRule(each)
+    row, rule = each.function, NodeRule(each)
     y, g = rule.ref("$y", Operand(each, each.result)), rule.ref("$g", gradient)
     if row.axes == "kept":
         g = spread(g, rule.over)

@@ -17,7 +17,7 @@ from ..ir.function import rebuilt
 from ..ir.node import Node, cast, leaf
 from ..language.equation import Equation
 from ..language.expression import Ref, occurring
-from ..ops.table import FUNCTIONS, Element
+from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..scan.cut import put_together
 from ..sizes import evaluate
@@ -131,8 +131,7 @@ def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
     constants = {passes.nodes[each.name] for each in known if each.kind == "constant"}
     still, seen, waiting = {*constants}, set[Node](), [*outputs]
     for each in passes.program.nodes:
-        row = FUNCTIONS.get(each.op)
-        if each.op != "input" and not (row is not None and row.random):
+        if each.op != "input" and not each.function.random:
             still |= {each} if still.issuperset(each.children) else set()
     found = set[Node]()
     while waiting:

@@ -453,7 +453,7 @@ def is_position_operand(reader: Node, child: Node) -> bool:
 
 def is_kernel(each: Node) -> bool:
     """Whether a node is a kernel: a function that users do not write."""
-    return each.op in FUNCTIONS and FUNCTIONS[each.op].is_kernel
+    return each.function.is_kernel
 
 
 def _moved_axis(entry: Affine | Gather) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.leaves import Leaf
-from ..ops.table import FUNCTIONS
 from .node import Affine, Entries, Gather, Node, Operand, interned, node
 
 
@@ -132,7 +131,7 @@ def entry_over(
 
 def _alike(old: Node, operands: Sequence[Operand]) -> bool:
     """Whether other operands change nothing else of a node; only of a few does the type depend on their values."""
-    return not (old.op in FUNCTIONS and FUNCTIONS[old.op].rounds) and all(
+    return not old.function.rounds and all(
         one is two
         or (one.shape == two.shape and one.element is two.element and not (one.is_scalar or two.is_scalar))
         for (one, _), (two, _) in zip(old.operands, operands, strict=True)

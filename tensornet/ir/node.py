@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from ..ops.record import Element
 from ..ops.structure import CONCAT, PAD
-from ..ops.table import CONVERSIONS, FUNCTIONS
+from ..ops.table import CONVERSIONS, FUNCTIONS, NO_FUNCTION, Function
 from ..sizes import product
 
 Size: TypeAlias = Any
@@ -137,6 +137,16 @@ class Node:
         self.dims, self.attributes = plain_dims(result, sizes, shape), dict(options)
         self.children, self.is_scalar = tuple(self._children()), self._is_scalar()
 
+    @property
+    def function(self) -> Function:
+        """The record of its function; `NO_FUNCTION` if the op is none."""
+        return FUNCTIONS.get(self.op, NO_FUNCTION)
+
+    @property
+    def plain(self) -> tuple[Affine, ...]:
+        """The positions along as many axes as it has dimensions."""
+        return plain_reads(len(self.shape))
+
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return f"<{self.op} [{shape}] of {', '.join(each.node.op for each in self.operands)}>"
@@ -213,6 +223,12 @@ def fills(entry: Affine | Gather, sizes: Sizes, length: Size, same: Any = operat
 def along(axis: Axis) -> Affine:
     """The position along an axis: the same object for the same axis, so that it is hashed once."""
     return Affine(((axis, 1),))
+
+
+@functools.lru_cache(maxsize=64)
+def plain_reads(count: int) -> tuple[Affine, ...]:
+    """The positions along some axes, numbered."""
+    return tuple(map(along, range(count)))
 
 
 def row_major(axes: tuple[Axis, ...], sizes: Sizes) -> Affine:
@@ -338,8 +354,9 @@ def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Axis])
 
 def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:
     """A tensor that is not computed: an input (parameters are inputs too), a constant, or a number, size or index."""
-    axes = tuple(map(along, range(len(shape))))
-    return node(op, dict(enumerate(shape)), (), axes, shape, options=tuple(options.items()), element=element)
+    return node(
+        op, shape, (), plain_reads(len(shape)), shape, options=tuple(options.items()), element=element
+    )
 
 
 def number(value: bool | int | float | complex) -> Node:
@@ -364,8 +381,7 @@ def whole(each: Node, tag: Axis = ()) -> Operand:
 
 def cast(each: Node, element: Element) -> Node:
     """A node converted to another element type."""
-    operand = Operand(each, tuple(map(along, range(len(each.shape)))))
-    return node(CONVERSIONS[element], dict(enumerate(each.shape)), [operand], operand.reads)
+    return node(CONVERSIONS[element], each.shape, [Operand(each, each.plain)], each.plain)
 
 
 def items(
@@ -387,10 +403,16 @@ def items(
 
 def at_position(each: Node, d: int, position: Size) -> Node:
     """A tensor at one position of a dimension."""
-    axes = range(len(each.shape))
-    reads = tuple(Affine((), position) if axis == d else along(axis) for axis in axes)
-    left = tuple(along(axis) for axis in axes if axis != d)
-    return node("copy", dict(enumerate(each.shape)), [Operand(each, reads)], left)
+    own = each.plain
+    reads = (*own[:d], Affine((), position), *own[d + 1 :])
+    return node("copy", each.shape, [Operand(each, reads)], own[:d] + own[d + 1 :])
+
+
+def moved_in(each: Node, d: int) -> Node:
+    """A tensor whose first dimension becomes dimension `d`; the others stay in order."""
+    sizes = (*each.shape[1 : d + 1], each.shape[0], *each.shape[d + 1 :])
+    own = each.plain
+    return node("copy", sizes, [Operand(each, (own[d], *own[:d], *own[d + 1 :]))], own)
 
 
 def concatenated(parts: Sequence[Node], at: int) -> Node:
@@ -399,12 +421,9 @@ def concatenated(parts: Sequence[Node], at: int) -> Node:
         return parts[0]
     pieces = {(at, n): part.shape[at] for n, part in enumerate(parts)}
     sizes: dict[Axis, Size] = {**dict(enumerate(parts[0].shape)), at: sum(pieces.values()), **pieces}
-    axes = range(len(parts[0].shape))
-    operands = [
-        Operand(part, tuple(along((at, n) if axis == at else axis) for axis in axes))
-        for n, part in enumerate(parts)
-    ]
-    return node(CONCAT.name, sizes, operands, tuple(map(along, axes)), over=(at, *pieces))
+    own = parts[0].plain
+    operands = [Operand(part, (*own[:at], along((at, n)), *own[at + 1 :])) for n, part in enumerate(parts)]
+    return node(CONCAT.name, sizes, operands, own, over=(at, *pieces))
 
 
 # ---------------------------------------------------------------------------- products

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..ops.structure import INSIDE, ONEHOT
-from ..ops.table import FUNCTIONS, Function
+from ..ops.table import Function
 from ..sizes import product
 from .node import (
     Affine,
@@ -140,8 +140,8 @@ class Ones:
 
 def ones_of(factor: Operand) -> Ones | None:
     """A factor as ones, or None if it has another form."""
-    child, function = factor.node, FUNCTIONS.get(factor.node.op)
-    if function is None or not function.selects or distinct_axes(factor.reads) is None:
+    child, function = factor.node, factor.node.function
+    if not function.selects or distinct_axes(factor.reads) is None:
         return None
     parts = seen_through(factor)
     if parts is None:
@@ -224,11 +224,10 @@ class Windowed:
         amounts = [self.around.get(each, (0, 0)) if each in windows else (0, 0) for each in self.reads]
         if not any(map(any, amounts)):
             return self
-        sizes = dict(enumerate(self.node.shape))
         written = tuple(Affine(((d, 1),), before) for d, (before, _) in enumerate(amounts))
         shape = [length + sum(each) for length, each in zip(self.node.shape, amounts, strict=True)]
-        operand = Operand(self.node, tuple(map(along, sizes)))
-        made = node("copy", sizes, [operand], written, shape, options=(("fill", number(0)),))
+        operand = Operand(self.node, self.node.plain)
+        made = node("copy", self.node.shape, [operand], written, shape, options=(("fill", number(0)),))
         return replace(self, node=made)
 
 

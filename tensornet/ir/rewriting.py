@@ -188,7 +188,7 @@ class Program:
                 is_still = given.kind == "constant"
             else:
                 names = (name for size in each.sizes for name in size_names(evaluate(size, bound)))
-                repeats = FUNCTIONS[each.op].is_repeatable if each.op in FUNCTIONS else each.op != "call"
+                repeats = each.function.is_repeatable and each.op != "call"
                 is_still = repeats and self._told.issuperset(names) and found.issuperset(each.children)
             if is_still:
                 found.add(each)

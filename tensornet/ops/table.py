@@ -45,6 +45,9 @@ _ROWS = (
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
 """Every function by its name; `register` adds to it."""
 
+NO_FUNCTION = Function("", "")
+"""The record of what is no function: a product, a copy, a leaf or a call."""
+
 SIGNS = {row.infix: row.name for row in _ROWS if row.infix}
 """The functions that are written with an operator sign, by this sign."""
 

@@ -25,7 +25,7 @@ from ..ir.node import (
 )
 from ..ir.positions import Opened, opened
 from ..ir.rewriting import Change, Facts, PassContext, Program
-from ..ops.table import FUNCTIONS, Element
+from ..ops.table import Element
 from ..sizes import evaluate
 from .fusion import fused
 
@@ -152,8 +152,8 @@ def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
 def _summed_to_one(factor: Operand) -> set[Axis]:
     """The axes along which a factor sums to 1, as the product names them."""
     weights, reads = factor
-    function, axes = FUNCTIONS.get(weights.op), own_axes(weights)
-    if function is None or not function.sums_to_one or weights.is_scalar or axes is None:
+    axes = own_axes(weights)
+    if not weights.function.sums_to_one or weights.is_scalar or axes is None:
         return set()
     pairs = [*zip(axes, reads, strict=True)]
     places = distinct_axes(tuple(entry for axis, entry in pairs if axis in weights.over))

@@ -36,7 +36,7 @@ from ..ir.node import (
 from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
 from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
-from ..ops.table import FUNCTIONS, Element
+from ..ops.table import Element
 from .fusion import fused
 from .pushdown import push_positions_down
 
@@ -280,8 +280,8 @@ def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind:
 
 def pools(context: PassContext, program: Program, each: Node) -> Iterator[Change]:
     """A reduction over all elements of windows as a pooling kernel, which does not materialise them."""
-    function = FUNCTIONS.get(each.op)
-    if function is None or function.pools not in context.supported or each.element is not Element.NUMBER:
+    pooling = each.function.pools
+    if pooling not in context.supported or each.element is not Element.NUMBER:
         return
     (operand,) = each.operands
     windows = _windows(each, operand, program.same)
@@ -292,7 +292,7 @@ def pools(context: PassContext, program: Program, each: Node) -> Iterator[Change
         sizes = tensor.sized(each.sizes)
         operands = [tensor.plainly(windows), *tensor.marked(windows, sizes)]
         over = (*each.over, *(("at", window) for window in windows))
-        yield Change(each, node(function.pools, sizes, operands, each.result, each.shape, over, each.options))
+        yield Change(each, node(pooling, sizes, operands, each.result, each.shape, over, each.options))
 
 
 def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> list[Affine]:

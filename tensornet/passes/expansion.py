@@ -20,7 +20,7 @@ def expand(each: Node, supported: Collection[str]) -> Node:
         each: the node.
         supported: the operations that the backend has; empty if nothing will run, and then nothing is expanded.
     """
-    if not supported or each.op not in FUNCTIONS or _is_there(each.op, supported) or each.is_scalar:
+    if not supported or not each.function.name or _is_there(each.op, supported) or each.is_scalar:
         return each
     rule = NodeRule(each)
     arguments = tuple(rule.ref(f"${n}", operand) for n, operand in enumerate(each.operands))

@@ -122,7 +122,7 @@ def _may_be(pattern: Pattern, head: Node) -> bool:
 
 def _is_made(each: Node) -> bool:
     """Whether a node may become a product of others in canonical form."""
-    return each.op in ("contract", "copy", "power") or bool(FUNCTIONS[each.op].expansion)
+    return each.op in ("contract", "copy", "power") or bool(each.function.expansion)
 
 
 def _called(head: Node, through: Callable[[Node], bool] = lambda each: True) -> frozenset[str]:
@@ -647,11 +647,8 @@ def _is_open(each: Node) -> bool:
     """Whether a node is a product, a copy, or a function whose axes patterns can express."""
     if each.op in ("contract", "copy"):
         return None not in each.dims and "fill" not in each.attributes
-    return (
-        each.op in FUNCTIONS
-        and FUNCTIONS[each.op].axes in ("none", "kept", "removed")
-        and bool(each.operands)
-    )
+    function = each.function
+    return bool(function.name and each.operands) and function.axes in ("none", "kept", "removed")
 
 
 def _bound(

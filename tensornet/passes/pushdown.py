@@ -38,7 +38,7 @@ from ..ir.node import (
 from ..ir.positions import Opened, counted, opened, read_at, stand_alone
 from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.structure import INSIDE
-from ..ops.table import FUNCTIONS, Element
+from ..ops.table import Element
 
 Entry = Affine | Gather
 """Where a tensor is read along an axis: at a position, or at positions that another tensor holds."""
@@ -162,12 +162,9 @@ def _goes_through(each: Node) -> bool:
     """Whether each position of a node is computed on its own, along the axes that it does not run over."""
     if each.op in ("contract", "copy"):
         return "fill" not in each.attributes and not each.is_scalar
-    function = FUNCTIONS.get(each.op)
-    return (
-        bool(each.operands)
-        and function is not None
-        and not (function.random or function.is_kernel or INSIDE in each.attributes)
-    )
+    function = each.function
+    moves = function.random or function.is_kernel or INSIDE in each.attributes
+    return bool(each.operands and function.name) and not moves
 
 
 # ---------------------------------------------------------------------------- averages
@@ -185,8 +182,8 @@ def _averaged_first(facts: Facts, mean: Node, sums: bool) -> Node | None:
 
     Averages of factors need averaged axes that no two factors share.
     """
-    function, child = FUNCTIONS.get(mean.op), mean.operands[0].node if mean.operands else mean
-    is_average = function is not None and function.averages and child.element is Element.NUMBER
+    child = mean.operands[0].node if mean.operands else mean
+    is_average = mean.function.averages and child.element is Element.NUMBER
     is_open = child.op in ("add", "contract") and facts.readers[child] == 1 and not child.is_scalar
     found = opened(mean, 0, facts.same) if is_average and is_open and not mean.is_scalar else None
     if found is None:

@@ -47,7 +47,7 @@ def _linear_state(component: Component, pays: Pays) -> tuple[Operand, Operand] |
     at, shape = component.labels[each], component.components.opened(each.shape)
     if others or each.element < Element.WIDE or not pays(shape[at], shape[:at] + shape[at + 1 :]):
         return None
-    own = tuple(map(along, range(len(shape))))
+    own = each.plain
     forms, found = LinearForms(component, dict(enumerate(each.shape))), (list[Operand](), list[Operand]())
     try:
         terms = forms.terms(Operand(state.behind, own))
@@ -75,7 +75,7 @@ def _without_component(component: Component, factor: Operand, rest: Operand) -> 
     """A state at all positions, computed from its factor and its rest without a loop."""
     ((each, state),) = component.states.items()
     at, sizes = state.at, dict[Axis, Size](enumerate(each.shape))
-    own, back = tuple(map(along, sizes)), ("back", number(int(state.back)))
+    own, back = each.plain, ("back", number(int(state.back)))
     start = Operand(state.begin, own[:at] + own[at + 1 :]) if state.fill is None else Operand(state.fill)
     factor, rest = (each if each.node.op == "number" else apart(each, sizes) for each in (factor, rest))
 

@@ -372,7 +372,7 @@ class Block:
         axes = {axis for operand in others for axis in axes_of(operand.reads)}
         left = (axis, *(other for other in range(len(each.sizes)) if other != axis))
         own = tuple(along(other) for other in left if other in axes)
-        total = node("add", dict(enumerate(each.sizes)), others, own)
+        total = node("add", each.sizes, others, own)
         return [Operand(total, own), *(operand for operand in each.operands if operand.node in labels)]
 
     def _operand(self, each: Node, operand: Operand) -> Operand:
@@ -415,7 +415,7 @@ class Block:
         if isinstance(entry, Gather):
             return Gather(*self._operand(each, Operand(entry.node, entry.reads)))
         if self.component.axes[each] in axes_of((entry,)):
-            return Gather(*self._operand(each, held(entry, dict(enumerate(each.sizes)))))
+            return Gather(*self._operand(each, held(entry, each.sizes)))
         return entry
 
     # ---- equations

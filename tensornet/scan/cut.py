@@ -23,7 +23,7 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
 from ..ir.function import Function, Names
 from ..ir.naming import Sizes, graph_of
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, cast, leaf, node, number
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, cast, leaf, node, number, plain_reads
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import (
@@ -91,7 +91,7 @@ class State:
     def whole(self) -> Node:
         """Its values at all positions, where the tensor behind it is known: with the start on one side, cropped on the
         other."""
-        at, shape, own = self.at, self.node.shape, tuple(map(along, range(len(self.node.shape))))
+        at, shape, own = self.at, self.node.shape, self.node.plain
         source, written, kept = self.behind, self._shifted(int(not self.back)), shape[at] - 1
         sizes = dict[Axis, Size](enumerate(shape))
         if self.fill is None:
@@ -303,8 +303,7 @@ class _Stateful(Expressions):
         """
         fill = self.scalar(start, scope) if is_scalar(start) else None
         if fill is not None:
-            axes = tuple(map(along, range(len(shape))))
-            begin = node("copy", dict(enumerate(shape)), [Operand(fill)], axes)
+            begin = node("copy", shape, [Operand(fill)], plain_reads(len(shape)))
         else:
             flat = [axis for entry in left for axis in (entry if isinstance(entry, tuple) else (entry,))]
             if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):

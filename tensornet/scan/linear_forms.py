@@ -23,6 +23,7 @@ from ..ir.node import (
     axes_in,
     axes_of,
     node,
+    plain_reads,
     row_major,
     substitute,
 )
@@ -114,9 +115,9 @@ class LinearForms:
         if len(parts) == 1 and {*axes_in(parts)} <= {*axes_of(left), *fixed}:
             return node("copy", self.sizes, [read_at(parts[0], self.fixed, self.sizes)], left)
         made = node(op, self.sizes, parts, (*map(along, fixed), *left))
-        rest = tuple(map(along, range(len(left))))
+        rest = plain_reads(len(left))
         reads = (*(self.fixed[axis] for axis in fixed), *rest)
-        return node("copy", dict(enumerate(made.shape[len(fixed) :])), [Operand(made, reads)], rest)
+        return node("copy", made.shape[len(fixed) :], [Operand(made, reads)], rest)
 
     def operand(self, term: Product) -> Operand:
         """A product as one operand."""
@@ -146,7 +147,7 @@ class LinearForms:
             raise NotLinear
         if len(axes) == 1:
             return {axes[0]: entry if entry.terms else self._at(each, axes[0], entry.offset)}
-        steps = row_major(axes, dict(enumerate(each.sizes))).steps
+        steps = row_major(axes, each.sizes).steps
         found, offset, terms = dict[Axis, Affine](), evaluate(entry.offset, self.bound), dict(entry.terms)
         for axis, step in zip(axes, steps, strict=True):
             alike = [a for a, by in terms.items() if by == step and self.sizes[a] == each.sizes[axis]]

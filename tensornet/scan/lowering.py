@@ -21,8 +21,7 @@ from ..graph.leaves import Along
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.equations import reads_of
-from ..ir.node import Node, Operand, along, axes_of, node
-from ..ops.table import FUNCTIONS
+from ..ir.node import Node, axes_of, moved_in
 from .components import Block, Component, Components
 from .cut import cut
 
@@ -90,9 +89,7 @@ def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
     """A node as a copy of the call's result for it, with the axes in the node's order."""
-    axes, at, names = range(len(each.shape)), component.labels[each], component.components.axes
-    reads = tuple(map(along, (at, *(n for n in axes if n != at))))
-    made = node("copy", dict(enumerate(each.shape)), [Operand(whole, reads)], tuple(map(along, axes)))
+    made, names = moved_in(whole, component.labels[each]), component.components.axes
     own = [axes[0] for axes in each.dims if axes is not None and len(axes) == 1]
     if len(own) == len(each.shape) and len(called := names.get(each, ())) == len(each.sizes):
         names[made] = tuple(called[axis] for axis in own)
@@ -125,8 +122,8 @@ def _is_alone(component: Component, each: Node, axis: int) -> bool:
         for dim, entry in zip(child.dims, reads, strict=True)
         if entry.axis == axis
     )
-    pointwise = each.op in FUNCTIONS and FUNCTIONS[each.op].kind == "pointwise"
-    return pointwise and any(
+    pointwise = each.function.name and each.function.kind == "pointwise"
+    return bool(pointwise) and any(
         _is_alone(component, child, dim[0]) for child, dim in pairs if dim and len(dim) == 1
     )
 

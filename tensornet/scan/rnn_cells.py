@@ -26,6 +26,7 @@ from ..ir.node import (
     axes_of,
     concatenated,
     fills,
+    moved_in,
     node,
     number,
     row_major,
@@ -248,11 +249,7 @@ class _Reading:
         back = (("back", number(1)),) if self.component.state.back else ()
         over = ("read", "rows", "columns")
         made = node(self.cell.kernel.name, sizes, operands, (self.left[at], *first), None, over, back)
-        axes = range(len(self.left))
-        looks = tuple(map(along, (at, *(n for n in axes if n != at))))
-        return node(
-            "copy", dict(enumerate(self.result.shape)), [Operand(made, looks)], tuple(map(along, axes))
-        )
+        return moved_in(made, at)
 
 
 def _stacked(vectors: Sequence[Node | None], weights: Sequence[Node]) -> Node:

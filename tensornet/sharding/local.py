@@ -230,7 +230,7 @@ class _Builder:
         """Lets the mask of a random function be drawn after its operand is known, as on one device."""
         mask, (child, _) = each.operands[0].node, each.operands[1]
         below = order([self.new[mask]])
-        if not any(old.op in FUNCTIONS and FUNCTIONS[old.op].random for old in below):
+        if not any(old.function.random for old in below):
             return
         first = Operand(self._sent(child, strategy.need(1)), (Affine(),) * len(child.shape))
         known = applied("greater_equal", [first, Operand(number(0))], ())

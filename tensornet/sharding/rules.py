@@ -110,8 +110,7 @@ def divisions(each: Node, n: int) -> Iterator[Division]:
     """All ways to divide the work of a node along a mesh axis of n devices."""
     operands = operands_of(each)
     yield Division(REPLICATED, (REPLICATED,) * len(operands))
-    function = FUNCTIONS.get(each.op)
-    if n == 1 or each.op == "index" or (function is not None and function.random):
+    if n == 1 or each.op == "index" or each.function.random:
         return
     for axis in range(len(each.sizes)):
         division = _along(each, operands, axis)

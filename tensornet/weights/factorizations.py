@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ..errors import ShapeError, checked_number, near
 from .ranks import Rank, choose_ranks
@@ -141,17 +141,17 @@ def _axes(
 
 def _each(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """One rank for each mode: at most the size of the mode, and the product of all others."""
-    return tuple(min(size, prod(sizes) // size) for size in sizes) if len(sizes) > 1 else sizes
+    return tuple(min(size, math.prod(sizes) // size) for size in sizes) if len(sizes) > 1 else sizes
 
 
 def _terms(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The number of terms that suffices for any tensor: the product of all modes but the longest."""
-    return (prod(sizes) // max(sizes),)
+    return (math.prod(sizes) // max(sizes),)
 
 
 def _cuts(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The ranks of the matrices at the cuts of a train: at most the size on each side of a cut."""
-    return tuple(min(prod(sizes[:n]), prod(sizes[n:])) for n in range(1, len(sizes)))
+    return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
 def _ring(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -294,11 +294,14 @@ def factored(
     form = (FACTORIZATIONS | SHARING)[name]
     form.check(name, [len(dim) for dim in parts])
     known = dict(zip(itertools.chain(*parts), itertools.chain(*sizes), strict=True))
-    factors, modes = form.factors(parts), [prod(known[axis] for axis in mode) for mode in form.modes(parts)]
+    factors, modes = (
+        form.factors(parts),
+        [math.prod(known[axis] for axis in mode) for mode in form.modes(parts)],
+    )
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
     count = functools.partial(_parameters, factors, known, ranks, shared, times)
     full = form.largest((*modes, times) if form.shared else tuple(modes))
-    chosen = () if name == "dense" else choose_ranks(rank, full, count, times * prod(known.values()))
+    chosen = () if name == "dense" else choose_ranks(rank, full, count, times * math.prod(known.values()))
     return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
 
 
@@ -312,7 +315,7 @@ def _parameters(
 ) -> int:
     """The number of parameters of so many weights, at some values of their ranks. Shared factors count once."""
     sizes = {**known, **dict(zip(ranks, values, strict=True))}
-    counts = ((factor.name, prod(sizes[axis] for axis in factor.axes)) for factor in factors)
+    counts = ((factor.name, math.prod(sizes[axis] for axis in factor.axes)) for factor in factors)
     return sum(count * (1 if name in shared else times) for name, count in counts)
 
 
@@ -359,14 +362,5 @@ def tensorize(size: int, modes: int) -> tuple[int, ...]:
 
 
 def _divisors(size: int) -> list[int]:
-    found, rest, prime = [1], size, 2
-    while rest > 1:
-        if prime * prime > rest:
-            prime = rest
-        powers = [1]
-        while rest % prime == 0:
-            rest //= prime
-            powers.append(powers[-1] * prime)
-        found = [each * power for each in found for power in powers]
-        prime += 1
-    return sorted(found)
+    small = [each for each in range(1, math.isqrt(size) + 1) if size % each == 0]
+    return sorted({*small, *(size // each for each in small)})
