@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from .codegen.program import plan
     from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
-    from .compression.compressing import compress
-    from .compression.distilling import distill
+    from .compression.compressing import compress, distill
     from .drawing import draw
-    from .fitting.weights import fit
+    from .fitting.approximating import fit
     from .frontend.composition import Tensor, model
     from .frontend.layers import layer
     from .graph.formulas import parameter_count, parameter_formula, parameter_table
@@ -88,10 +87,9 @@ __all__ = [
 _WHEN_USED = {
     "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
     "compression.compressed": ("Compressed", "load_compressed"),
-    "compression.compressing": ("compress",),
-    "compression.distilling": ("distill",),
+    "compression.compressing": ("compress", "distill"),
     "codegen.program": ("plan",),
-    "fitting.weights": ("fit",),
+    "fitting.approximating": ("fit",),
     "frontend.composition": ("Tensor", "model"),
     "graph.formulas": ("parameter_count", "parameter_formula", "parameter_table"),
     "weights.freezing": ("freeze",),

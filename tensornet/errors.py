@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -9,7 +10,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -91,6 +92,14 @@ def warn(warning: TensornetWarning) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(warning, stacklevel=level)
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """A context without warnings of this library, where they would tell nobody anything."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TensornetWarning)
+        yield
 
 
 def _told(message: str, place: Place | None, fix: str, see: str = "") -> str:

@@ -109,9 +109,9 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     page = tmp_path / "page.html"
     options = ["--bytes", "0.3", "--compare", "--report", "page.html", "--out", "c"]
     small = told("compress", "net.safetensors", "--equations", str(file), *options)
-    rows = dict[str, dict[str, str]]()
+    rows = dict[str, dict[str, Any]]()
     for row in small["compared"]:  # the budget first, then other sizes
-        rows.setdefault(row["method"], row)
+        rows.setdefault(row["settings"]["method"], row)
     weights = arrays.values()
     scales = [np.abs(each).max(1, keepdims=True) for each in weights]
     plain = {  # rows rounded to the nearest of 255 and of 16 values
@@ -122,12 +122,13 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     }
     for name, ends in plain.items():
         lost = [((a - b) ** 2).sum() / (a**2).sum() for a, b in zip(weights, ends, strict=True)]
-        assert float(rows[name]["error"]) <= 1.05 * np.sqrt(np.mean(lost))
+        assert rows[name]["error"] <= 1.05 * np.sqrt(np.mean(lost))
     assert rows.keys() == {"yours", "SVD", "int8", "int4"}
-    assert float(rows["yours"]["error"]) <= min(float(row["error"]) for row in rows.values()) * 1.01
+    assert rows["yours"]["error"] <= min(row["error"] for row in rows.values()) * 1.01
+    assert all(row["stored"] <= 0.3 * 8 * 16 * 22 for row in rows.values())
     text = page.read_text(encoding="utf-8")
     assert text.count("<svg") == 2  # by bytes and by time
-    assert float(rows["SVD"]["time"]) > 0
+    assert rows["SVD"]["relative"] > 0
     assert all(word in text for word in ("<svg", "SVD", "int4", "<h2>Weights</h2>", "net.safetensors"))
     refused = {"y[b,o] = x[b,i] * U[o,i]": "disagree about V", "": "says nothing of the equations"}
     for wrong, message in refused.items():

@@ -103,9 +103,7 @@ def test_what_is_pickled_is_told_how_to_be_written(folder: Path, capsys: pytest.
     for name in ("net.pt", "net.npz"):
         assert "nothing is unpickled here" in refused(capsys, "compress", name, "--parameters", "0.5")
     (folder / "half.safetensors").write_bytes((folder / "net.safetensors").read_bytes()[:-40])
-    told = refused(capsys, "compress", "half.safetensors", "--parameters", "0.5")
-    assert "write it again" in told
-    assert "unpickled" not in told
+    assert "write it again" in refused(capsys, "compress", "half.safetensors", "--parameters", "0.5")
 
 
 def test_types_that_numpy_has_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from tensorly.decomposition import parafac, tensor_train, tucker
 
 import tensornet as tn
 from tensornet.fitting.approximating import approximate
-from tensornet.fitting.least_squares import Progress, Settings
+from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
 
@@ -342,12 +342,13 @@ def test_torch_weights_give_torch_factors(dtype: str) -> None:
 
 def test_a_fit_tells_how_far_it_is_and_comes_back_the_same() -> None:
     dense, low, params, _ = heads()
-    told: list[Progress] = []
-    first, _ = tn.fit(dense, params, low, progress=told.append, iterations=4, restarts=2, seed=3)
-    again, _ = tn.fit(dense, params, low, iterations=4, restarts=2, seed=3)
-    assert {each.path for each in told} == {"Q", "V"}
-    assert {each.start for each in told if each.path == "Q"} == {0, 1}
-    assert max(each.round for each in told) <= 3
+    told: list[tuple[str, int, int, float]] = []
+    options = {"iterations": 4, "restarts": 2, "seed": 3}
+    first, _ = tn.fit(dense, params, low, progress=lambda *each: told.append(each), **options)
+    again, _ = tn.fit(dense, params, low, **options)
+    assert {path for path, *_ in told} == {"Q", "V"}
+    assert {start for path, start, *_ in told if path == "Q"} == {0, 1}
+    assert max(number for *_, number, _ in told) <= 3
     assert all(np.array_equal(first[name], again[name]) for name in first)
 
 

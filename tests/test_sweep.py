@@ -103,12 +103,6 @@ def test_errors_are_those_of_the_hook() -> None:
     assert [row.note for row in found] == ["", "", "no error: too many", "no error: it is not a number"]
 
 
-def test_an_error_that_is_no_number_is_a_note() -> None:
-    (row,) = tn.sweep({"a": TCL(ranks=2)}, measure=False, error=lambda graph: "few")
-    assert row.error is None
-    assert row.note.startswith("no error: it is not a number")
-
-
 @pytest.mark.parametrize("rank", [1, 4, 16])
 def test_errors_are_those_of_the_best_factors(rank: int) -> None:
     """Against a singular value decomposition."""
@@ -138,19 +132,9 @@ def test_what_a_builder_refuses_is_a_row_that_says_why() -> None:
     assert "ranks=(1, 2, 3) is refused: " in str(found)
 
 
-def test_what_a_builder_warns_of_is_a_note() -> None:
-    found = tn.sweep(LINEAR, over={"factorization": ["cp"], "rank": [0.001]}, measure=False)
-    assert "0.001" in found.rows[0].note
-    assert found.rows[0].note in str(found)
-
-
-def test_other_warnings_are_warned() -> None:
-    def build(rank: int) -> tn.Graph:
-        np.log(np.zeros(1) - rank)
-        return TCL(ranks=rank)
-
-    with pytest.warns(RuntimeWarning, match="invalid value"):
-        tn.sweep(build, over={"rank": [2]}, measure=False)
+def test_what_a_builder_warns_of_is_warned() -> None:
+    with pytest.warns(tn.TensornetWarning, match="rank=0.001 asks for"):
+        tn.sweep(LINEAR, over={"factorization": ["cp"], "rank": [0.001]}, measure=False)
 
 
 def test_a_graph_as_baseline_is_a_row_more() -> None:
@@ -170,9 +154,9 @@ def test_a_graph_as_baseline_is_a_row_more() -> None:
 def test_what_is_timed_is_the_graph_and_its_gradients(
     backend: str, runs: list[dict[str, Callable[[], Any]]]
 ) -> None:
-    x = np.random.default_rng(3).standard_normal((5, 4, 6)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((5, 4, 6)).astype(np.float32)
     layer = tn.layer("y[b,p,q] = tanh(x[b,i,j] * U[p,i] * V[q,j])", inputs="x", i=4, j=6, p=3, q=2)
-    found = tn.sweep({"layer": layer}, backend=backend, inputs={"x": x}, training=True, seed=1)
+    found = tn.sweep({"layer": layer}, backend=backend, training=True, seed=1, b=5)
     forward, both = (each["layer"]() for each in runs)
     parameters = {
         name: torch.tensor(each, dtype=torch.float64) for name, each in tn.init(layer, seed=1).items()
@@ -200,13 +184,10 @@ def test_dropout_drops_in_training_alone(runs: list[dict[str, Callable[[], Any]]
     assert any((a != b).any() for a, b in zip(both(), both(), strict=True))
 
 
-def test_positions_are_drawn_and_given(runs: list[dict[str, Callable[[], Any]]]) -> None:
+def test_positions_are_zeros(runs: list[dict[str, Callable[[], Any]]]) -> None:
     layer = tn.layer("E[v,c]: parameter\ny[b,c] = E[t[b],c]", inputs="t", v=5, c=2)
-    tn.sweep({"layer": layer}, b=3)
-    tn.sweep({"layer": layer}, inputs={"t": [4, 4]}, seed=2)
-    drawn, told = (each["layer"]() for each in runs[::2])
-    assert drawn.shape == (3, 2)
-    np.testing.assert_array_equal(told, tn.init(layer, seed=2)["E"][[4, 4]])
+    tn.sweep({"layer": layer}, seed=2, b=3)
+    np.testing.assert_array_equal(runs[0]["layer"](), tn.init(layer, seed=2)["E"][[0, 0, 0]])
 
 
 def test_what_cannot_run_there_is_told_and_the_others_are_timed() -> None:
@@ -280,7 +261,7 @@ def test_a_frame_holds_the_same_numbers(swept: tn.Sweep) -> None:
         assert row.refused or frame.loc[row.name, "rank"] == row.settings["rank"]
         for column in COLUMNS:
             value = frame.loc[row.name, column]
-            assert (None if np.isnan(value) else value) == row.value(column)
+            assert (None if value is None or np.isnan(value) else value) == row.value(column)
 
 
 def test_a_sweep_prints_as_a_table(swept: tn.Sweep) -> None:

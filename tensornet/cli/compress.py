@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,6 @@ from ..files import check_writable
 from .options import Inputs, Json, Outputs, Sizes, Texts, answer, console, equations_of, sizes_of
 
 if TYPE_CHECKING:
-    from ..compression.comparing import Compared
     from ..compression.compressed import Compressed
 
 __all__ = ["compress"]
@@ -58,7 +57,7 @@ def compress(
 
     import tensornet as tn
 
-    from ..compression.comparing import HEADS, compared, relative_time, write_page
+    from ..compression.comparing import PARTS, compared, write_page
     from ..compression.compressed import read_checkpoint, read_folder
 
     if equations is not None and checkpoint.is_dir():
@@ -88,27 +87,15 @@ def compress(
         own = tuple(method) if method else None
         found = make(**budgets, method=own)
         found.save(target)
-        kind = found.allocation.budget.kind
-        timed = functools.partial(relative_time, network, sizes_of(size, tn.compress))
-        again: Callable[..., Compressed] = lambda to, how: make(**{kind: to}, method=how or own)  # noqa: E731
-        rows = [*compared(again, found, compare, bool(report), timed)]
+        kind, rows = found.allocation.budget.kind, None
+        if compare or report:
+            again: Callable[..., Compressed] = lambda to, how: make(**{kind: to}, method=how or own)  # noqa: E731
+            asked = (compare, PARTS if report else ())
+            rows = compared(network, sizes_of(size, tn.compress), found, again, *asked)
     told = {"file": str(target), **json.loads(found.allocation.to_json())}
-    if compare:
-        told["compared"] = [dict(zip(HEADS, each.cells, strict=True)) for each in rows]
-    if report is not None:
-        write_page(report, f"{checkpoint.name}, compressed", rows)
-    shown = [str(found.allocation), *([_table(rows)] if compare else [])]
+    if rows is not None and compare:
+        told["compared"] = json.loads(rows.json())["rows"]
+    if rows is not None and report is not None:
+        write_page(report, f"{checkpoint.name}, compressed", rows, found)
+    shown = [str(found.allocation), *([rows] if compare else [])]
     answer(as_json, told, *shown, *(f"written: {each}" for each in (target, report) if each))
-
-
-def _table(rows: Sequence[Compared]) -> Any:
-    """What each method yields within the budget."""
-    from rich.table import Table
-
-    from ..compression.comparing import HEADS
-
-    table = Table(*HEADS, box=None, pad_edge=False)
-    for each in rows:
-        if each.amount == rows[0].amount:
-            table.add_row(*each.cells)
-    return table

@@ -8,29 +8,22 @@ other forms of the table work in the same way.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EquationError, ShapeError, by_name, check_arguments, checked_number, names_in, path_of
+from ..errors import EquationError, by_name, check_arguments, checked_number, names_in, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile, to_backend
-from ..weights.equations import Modes, formed
+from ..weights.equations import Modes
 from ..weights.ranks import Rank
 from ..weights.substitution import replaced, substitute
 from .compressed import file_of, networks, read_arrays, write_arrays
-from .levels import Dims, any_rank, dims_of, elements
+from .levels import check_rank, dims_of
 
 ADAPTERS = "tensornet.adapters.1"
-
-MOST, SMALL = 64, 1024
-"""An adapter with more than `MOST` times the parameters of its weight is refused as a mistake.
-
-A smaller weight counts as one of `SMALL` parameters.
-"""
 
 
 @check_arguments
@@ -80,10 +73,7 @@ def adapt(
         fix = "give one integer, to which alpha is set in proportion, or leave alpha out"
         checked_number(rank, "the rank", 1, whole=True, fix=fix)
         scale = checked_number(alpha, "alpha") / rank
-    weights = (weights,) if isinstance(weights, str) and weights else names_in(weights, "weights")
-    if not weights:
-        raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
-    method = f"{method}"
+    weights = names_in(weights, "weights", 1)
     seed = seed if seed is None else checked_number(seed, "seed", whole=True)
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     if not isinstance(network, Graph):
@@ -93,23 +83,6 @@ def adapt(
     for each in replaced(network, found):
         check_rank(each.path, dims_of(each.leaf, network), method, rank, modes)
     return found
-
-
-def check_rank(path: str, dims: Dims, method: str, rank: Rank, modes: Modes | None) -> None:
-    """Raises an error if the rank makes an adapter far larger than its weight.
-
-    Raises:
-        ShapeError: the message names the rank at which the adapter can express any change of the weight.
-    """
-    with any_rank():
-        count, dense = elements(formed(dims, method, rank, modes).shapes), math.prod(map(math.prod, dims))
-        if count <= MOST * max(dense, SMALL):
-            return
-        full = tuple(formed(dims, method, "same", modes).product.ranks.values())
-    raise ShapeError(
-        f"rank={rank} gives '{path}' an adapter of {count:,} parameters, and it has {dense:,} itself",
-        fix=f"give a rank up to {full[0] if len(set(full)) == 1 else full}, at which it can be any change",
-    )
 
 
 @check_arguments
@@ -142,16 +115,12 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     if not isinstance(adapted, Graph) or params is None:
         raise EquationError("of a graph all is to be given", fix="merge(graph, adapted, params)")
     params, found = by_name(params, "the parameters", '{"W.base": array}'), replaced(network, adapted)
-    if not found:
-        fix = "give the graph as it was before, and then what tensornet.substitute made of it"
-        raise EquationError("no weight of the one graph is computed in the other", fix=fix)
     if any(leaf.name not in params for leaf in adapted.parameters):
         raise wrong_names(adapted, params)
     made = dict(params)
     for each in found:
         own = {leaf.name: params[leaf.name] for leaf in each.program.parameters}
-        run = compile(each.program, backend=backend_of(next(iter(own.values()))))
-        made[each.path] = run(own)
+        made[each.path] = compile(each.program, backend=backend_of(next(iter(own.values()))))(own)
     return {leaf.name: made[leaf.name] for leaf in network.parameters}
 
 

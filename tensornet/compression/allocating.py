@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
 from ..display import Filled, columns, printable, rounded, table, wrapped
-from ..errors import ShapeError, checked_call, checked_number
+from ..errors import ShapeError, checked_call, checked_number, names_in
 from ..weights.equations import checked_modes, rounding_of
-from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
+from ..weights.factorizations import SHARING, form_named
 from ..weights.ranks import Rank
 from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
 
@@ -83,11 +83,12 @@ class Options:
         """The options as a user gives them.
 
         Raises:
+            EquationError: forms are not given by name.
             ShapeError: a form or the largest error is invalid.
         """
         most = math.inf if max_error is None else checked_number(max_error, "max_error", None, 1.0)
         modes = None if modes is None else checked_modes(modes)
-        methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
+        methods = _named((AUTO if budget.kind == BYTES else "low_rank") if method is None else method)
         methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
         checked_call(others[-1], "progress", "a name, the number done, and their total")
         return Options(budget, methods, modes, most, *others)
@@ -241,7 +242,7 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        Allotted(each.path, each.shape, level, hull[0], _reason(each.stays, hull, level, options.uniform))
+        Allotted(each.path, each.shape, level, hull[0], _reason(each.stays, hull, level))
         for each, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
     sizes = (whole.parameters, whole.parameters - saved)
@@ -324,13 +325,11 @@ def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _reason(stays: str, hull: Sequence[Level], level: Level, uniform: bool) -> str:
+def _reason(stays: str, hull: Sequence[Level], level: Level) -> str:
     """Why a level was chosen: what the next ones on the hull would lose."""
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
     if len(hull) == 1:
         return stays or "no form of this weight costs less"
-    if uniform:
-        return "each weight keeps the same part of its cost"
     if level.method is None:
         return f"dense: the next cheaper form has an error of {hull[1].error:.3f}"
     if not above:
@@ -339,37 +338,22 @@ def _reason(stays: str, hull: Sequence[Level], level: Level, uniform: bool) -> s
     return f"the next dearer form, {form} at {times}× the cost, has an error of {above[-1].error:.3f}"
 
 
-def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of one or several forms, as a tuple.
+def _named(methods: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of one or several forms, in lower case.
 
     Raises:
-        ShapeError: there are none, or a form has factors that several weights share.
+        EquationError: these are no names.
+        ShapeError: there is no such form, its factors cannot be rounded, or several weights share them.
     """
-    given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
-    found = tuple(given) if isinstance(given, Sequence) else ()
-    if not found or not all(isinstance(each, str) for each in found):
-        fix = f"give one or several of {', '.join(FACTORIZATIONS)}"
-        raise ShapeError(f"method={methods!r} names no forms", fix=fix)
-    if shared := [name for name in found if name.lower() in SHARING]:
-        told = f"'{shared[0]}' is a form of several weights together, and a budget is spread over them one by one"
-        call = f"""tensornet.substitute(graph, {{"*.Wq": "{shared[0]}"}}, rank=16), tensornet.fit"""
-        raise ShapeError(told, fix=f"choose its rank: {call}")
-    return found
-
-
-def _named(methods: Sequence[str]) -> tuple[str, ...]:
-    """The names of forms in lower case.
-
-    Raises:
-        ShapeError: there is no such form, or its factors cannot be rounded.
-    """
-    for name in methods if methods != (AUTO,) else ():
+    found = names_in(methods, "forms", 1)
+    for name in found if found != (AUTO,) else ():
+        if name.lower() in SHARING:
+            told = f"'{name}' is a form of several weights together, and a budget is spread one by one"
+            call = f"""tensornet.substitute(graph, {{"*.Wq": "{name}"}}, rank=16), tensornet.fit"""
+            raise ShapeError(told, fix=f"choose its rank: {call}")
         kind, rounding = rounding_of(name)
         form_named(kind)
-        if rounding is not None and kind not in ("dense", "low_rank"):
-            fix = f"choose int{rounding.bits} or low_rank:int{rounding.bits}"
-            raise ShapeError(f"factors of '{kind}' are not rounded", fix=fix)
-        if rounding is not None and rounding.group is not None and kind != "dense":
-            fix = f"choose {kind}:int{rounding.bits} or int{rounding.bits}/{rounding.group}"
-            raise ShapeError(f"'{name}': scales of factors are one for each rank", fix=fix)
-    return tuple(name.lower() for name in methods)
+        if rounding is not None and kind != "dense" and (kind != "low_rank" or rounding.group is not None):
+            fix = f"choose int{rounding.bits}, int{rounding.bits}/64 or low_rank:int{rounding.bits}"
+            raise ShapeError(f"factors of '{kind}' are not rounded so: '{name}'", fix=fix)
+    return tuple(name.lower() for name in found)

@@ -43,11 +43,8 @@ def file_of(path: str | Path) -> Path:
     return found / PRETRAINED if found.is_dir() else found
 
 
-PICKLED = (
-    "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
-    " writes such a file, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) one of NumPy's"
-)
-"""The advice for a pickled or NumPy file."""
+WRITTEN = "torch.load(path, weights_only=True) or dict(numpy.load(path)), by save_file of safetensors"
+"""What becomes a safetensors file, and how: nothing is unpickled here."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +159,9 @@ def networks(*modules: Any) -> Any:
     for network in modules:
         if isinstance(network, type) or not hasattr(network, "named_modules"):
             what = repr(network) if isinstance(network, str | type) else type(network).__name__
-            own = (
-                ""
-                if isinstance(network, Graph)
-                else "make a graph by tensornet.layer(…) or tensornet.model(…), or "
+            fix = (
+                "give a torch.nn.Module, or where it may be a graph, tensornet.layer(…) or tensornet.model(…)"
             )
-            fix = f"{own}give a torch.nn.Module"
             raise EquationError(f"a network is expected here, not {what}", fix=fix)
     torch: Any = load_backend("torch")
     return torch.networks
@@ -203,10 +197,8 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         metadata = file.metadata() or {}
     kind = metadata.get("format", "")
     if kind != FORMAT:
-        is_other = kind.startswith(FORMAT.rstrip("0123456789"))
-        what = f"a file of version {kind}, not {FORMAT}" if is_other else "no compressed network"
-        fix = "give a file that tensornet.compress or `tensornet compress` wrote"
-        raise EquationError(f"{path} is {what}", fix="compress the network again" if is_other else fix)
+        what = f"{path} holds no compressed network of format {FORMAT}, but {kind or 'none'}"
+        raise EquationError(what, fix="give a file that tensornet.compress of this version wrote")
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
         graph, arrays = Graph.from_json(metadata["graph"]), read_arrays(path)[0]
@@ -214,9 +206,7 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         graph = freeze(graph, codes, [*codes]) if codes else graph
         return Compressed(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters}, allocation)
     if module is None:
-        fix = (
-            "give module=, one of the structure that it had before, as AutoModel.from_config(config) makes it"
-        )
+        fix = "give module=, one of the structure before, as AutoModel.from_config(config) makes it"
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
     activations = metadata.get("activations")
     model = networks(module).restored(module, allocation, activations, str(path))
@@ -237,12 +227,11 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
     if graph is None and "graph" not in metadata:
         fix = "give its equations, a run of a study (runs/*.safetensors), or a folder of a Hugging Face model"
         raise EquationError(f"{path} says nothing of the equations that its tensors belong to", fix=fix)
-    told = graph is not None
     graph = graph or Graph.from_json(metadata["graph"])
     names = {leaf.name for leaf in graph.parameters}
     if set(arrays) != names:
         odd = ", ".join(sorted(set(arrays) ^ names)[:4])
-        fix = "give the names that the tensors have" if told else "write it again"
+        fix = "write it again, or give equations with the names that the tensors have"
         raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix=fix)
     return graph, arrays
 
@@ -254,17 +243,13 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
         EquationError: there is no such file, or it is not a safetensors file.
         DtypeError: NumPy does not have the element type of an array.
     """
-    from safetensors import deserialize
-
     arrays = dict[str, Any]()
     with _opened(path) as file:
         metadata = file.metadata() or {}
-        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-        content = path.read_bytes() if "BF16" in kinds.values() else None
-        raw = {} if content is None else dict(deserialize(content))  # type: ignore[no-untyped-call]
-        for name, kind in kinds.items():
+        for name in file.keys():  # noqa: SIM118
+            kind = file.get_slice(name).get_dtype()
             try:
-                arrays[name] = _widened(raw[name]) if kind == "BF16" else file.get_tensor(name)
+                arrays[name] = _bfloat16(path, name) if kind == "BF16" else file.get_tensor(name)
             except AttributeError:
                 fix = "write it as bfloat16 or float32"
                 raise DtypeError(f"'{name}' is of type {kind}", fix=fix) from None
@@ -273,10 +258,10 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
     return arrays, metadata
 
 
-def _widened(raw: Mapping[str, Any]) -> Any:
-    """An array of bfloat16 as float32: its bits become the upper 16 bits."""
-    halves = np.frombuffer(raw["data"], dtype="<u2").astype(np.uint32)
-    return (halves << 16).view(np.float32).reshape(raw["shape"])
+def _bfloat16(path: Path, name: str) -> Any:
+    """An array of bfloat16, which NumPy has not, as float32."""
+    with optional("safetensors").safe_open(path, framework="pt") as file:
+        return file.get_tensor(name).float().numpy()
 
 
 @contextmanager
@@ -294,18 +279,8 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise EquationError(f"there is no file {path}", fix="give one that is there") from None
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        fix = PICKLED if _is_pickled(path) else "write it again"
+        fix = f"write it again; nothing is unpickled here: write {WRITTEN}"
         raise EquationError(f"{path} is no safetensors file: {error}", fix=fix) from None
-
-
-def _is_pickled(path: Path) -> bool:
-    """Whether a file begins like one that `torch.save`, `pickle` or `numpy.savez` writes."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(9)
-    except OSError:
-        return False
-    return head.startswith((b"PK\x03\x04", b"\x80")) and not head.endswith(b"{")
 
 
 # ---------------------------------------------------------------------------- folders of transformers

@@ -1,4 +1,7 @@
-"""Networks compressed under a budget: forms and ranks are allocated, weights substituted, factors fitted."""
+"""Networks compressed under a budget: forms and ranks are allocated, weights substituted, factors fitted.
+
+A compressed network may then be trained to answer what the one that it was made of answers (distillation).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,23 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError, ShapeError, by_name, check_arguments, names_in
+from ..errors import (
+    EquationError,
+    ShapeError,
+    by_name,
+    check_arguments,
+    checked_call,
+    checked_number,
+    names_in,
+    path_of,
+    unwarned,
+)
 from ..fitting.metrics import DAMPING, Metric, batches_of, checked_batches, metrics, sites
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
@@ -30,7 +44,7 @@ from ..weights.freezing import freeze
 from ..weights.substitution import substitute
 from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import INT8, Compressed, networks
-from .levels import AUTO, BYTES, KERNELS, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
+from .levels import AUTO, BYTES, KERNELS, Candidate, alone, bytes_in, cost_of, dims_of
 
 T = TypeVar("T")
 
@@ -154,11 +168,10 @@ def _activations(given: str | None, options: Options, is_module: bool) -> str | 
         return None
     if given != INT8:
         raise EquationError(f"activations={given!r} is no type of activations", fix=f'give "{INT8}" or None')
-    if not is_module:
-        raise EquationError("a graph computes with floats", fix="leave activations= out, or give a module")
-    if options.budget.kind != BYTES and not any(rounding_of(name)[1] for name in options.methods):
-        what = "activations= are of layers with rounded weights, and no form rounds them"
-        raise EquationError(what, fix="give a budget of bytes, or a method that rounds, as int8")
+    is_rounded = options.budget.kind == BYTES or any(rounding_of(name)[1] for name in options.methods)
+    if not is_module or not is_rounded:
+        what = "activations= are of layers with rounded weights of a module, and there are none"
+        raise EquationError(what, fix="give a module, and a budget of bytes or a method that rounds, as int8")
     return given
 
 
@@ -289,7 +302,7 @@ class _Network:
         """The graph with factors in the place of weights."""
         if not factors:
             return Compressed(self.graph, dict(self.params), allocation)
-        with any_rank():
+        with unwarned():
             graph = substitute(self.graph, allocation.weights, modes=allocation.modes)
         found = {f"{path}.{name}": a for path, each in factors.items() for name, a in each.items()}
         known = dict(self.params) | found
@@ -361,3 +374,62 @@ def included(
     """
     out = told_by(exclude, known, what, all_of) if names_in(exclude, all_of) else ()
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
+
+
+# ---------------------------------------------------------------------------- distillation
+
+
+@check_arguments
+def distill(
+    student: Any,
+    teacher: Any,
+    batches: Any,
+    /,
+    *,
+    steps: int = 200,
+    rate: float = 3e-4,
+    hidden: str | Sequence[str] = (),
+    progress: Callable[[int, int, float], None] | None = None,
+    resume: str | Path | None = None,
+) -> float:
+    """Trains a smaller network, in place, to answer what another answers: it minimises Σ ‖y − ŷ‖² / ‖y‖².
+
+    All parameters that require gradients are trained, by Adam. Codes of rounded factors are trained too: they are real
+    numbers meanwhile, and rounded in each call. Both networks run in evaluation mode. A fourth of the batches is held
+    out. What did best on these is kept, which may be what the student was before.
+
+    Args:
+        student: a `torch.nn.Module`, or what `tensornet.compress` or `tensornet.adapt` returned.
+        teacher: the network that it was made of.
+        batches: as for `calibrate=` of `tensornet.compress`.
+        steps: of training, each on one batch.
+        rate: the learning rate at the start, in units of the size of each parameter; it falls to 0 along a cosine.
+        hidden: the names of modules, the same in both networks, whose results are compared too.
+        progress: called ten times, with the step, `steps`, and the loss on the held batches.
+        resume: a file that is written each time, and read if it exists: training goes on where it ended.
+
+    Returns:
+        The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
+
+    Raises:
+        EquationError: there are no batches, no parameter to train, no module of such a name, or no real results.
+        ShapeError: the networks answer in different shapes, or `steps` or `rate` is not positive.
+        DtypeError: what they answer is not finite.
+
+    Example:
+        >>> import torch, tensornet as tn
+        >>> network = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
+        >>> batches = list(torch.randn(8, 64, 32))
+        >>> small = tn.compress(network, bytes=0.1, calibrate=batches)
+        >>> distill(small, network, batches, steps=50) <= small.loss * 1.01
+        True
+    """
+    student = student.model if isinstance(student, Compressed) else student
+    torch = networks(student, teacher)
+    checked_number(steps, "steps", 1, whole=True)
+    checked_number(rate, "rate", None)
+    names = names_in(hidden, "hidden modules")
+    checked_call(progress, "progress", "a step, all steps, and the loss")
+    place = None if resume is None else path_of(resume)
+    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
+    return found

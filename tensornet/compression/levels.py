@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import itertools
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log, prod, sqrt
 from typing import Any, TypeAlias
@@ -17,7 +15,7 @@ import numpy as np
 from ..codec import Text, document
 from ..codegen.program import planned
 from ..dtypes import itemsize
-from ..errors import ShapeError, TensornetWarning
+from ..errors import ShapeError, unwarned
 from ..fitting.approximating import Approximation, Target, approximate
 from ..fitting.forms import Form, Product
 from ..fitting.least_squares import Settings
@@ -63,6 +61,12 @@ BYTES = "bytes"
 
 ROUNDED = ("int8", "int6", "int4", "int4/64", "int3", "int3/64", "int2", "int2/64", MIXED)
 """The forms that are tried under a budget of bytes."""
+
+LARGEST, SMALL = 64, 1024
+"""An adapter with more than `LARGEST` times the parameters of its weight is refused as a mistake.
+
+A smaller weight counts as one of `SMALL` parameters.
+"""
 
 AFTER = 5
 """The limit of rounds after a weighed decomposition."""
@@ -213,18 +217,10 @@ def alone(dims: Dims, columns: tuple[int, ...] = (), kept: tuple[int, ...] = (),
 def _formed(dims: Dims, method: str, rank: Rank, modes: Modes | None) -> Formed | ShapeError:
     """A weight in a form, or the error that it has no such form."""
     try:
-        with any_rank():
+        with unwarned():
             return formed(dims, method, rank, modes)
     except ShapeError as error:
         return error.with_traceback(None)
-
-
-@contextlib.contextmanager
-def any_rank() -> Iterator[None]:
-    """A context without warnings of this library, for code that accepts the nearest rank."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TensornetWarning)
-        yield
 
 
 def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: Modes | None) -> None:
@@ -242,6 +238,23 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
         raise ShapeError(f"modes={modes!r} fit no weight: of '{path}', {error.message}", fix=error.fix)
 
 
+def check_rank(path: str, dims: Dims, method: str, rank: Rank, modes: Modes | None) -> None:
+    """Raises an error if the rank makes an adapter far larger than its weight.
+
+    Raises:
+        ShapeError: the message names the rank at which the adapter can express any change of the weight.
+    """
+    with unwarned():
+        count, dense = elements(formed(dims, method, rank, modes).shapes), prod(map(prod, dims))
+        if count <= LARGEST * max(dense, SMALL):
+            return
+        full = tuple(formed(dims, method, "same", modes).product.ranks.values())
+    raise ShapeError(
+        f"rank={rank} gives '{path}' an adapter of {count:,} parameters, and it has {dense:,} itself",
+        fix=f"give a rank up to {full[0] if len(set(full)) == 1 else full}, at which it can be any change",
+    )
+
+
 # ---------------------------------------------------------------------------- costs
 
 Cost: TypeAlias = Callable[..., float]
@@ -255,7 +268,7 @@ def cost_of(kind: str, backend: Backend, device: str | None, modes: Modes | None
 
     @functools.cache
     def of_layer(layer: Graph, rows: int, named: tuple[str, Rank] | None) -> float:
-        with any_rank():
+        with unwarned():
             layer = layer if named is None else substitute(layer, {WEIGHT: named}, modes=modes)
         plan = planned(layer, {"n": rows}, backend, device or backend.device(), "float32")
         return float(getattr(plan, kind))

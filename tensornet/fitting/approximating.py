@@ -1,11 +1,12 @@
-"""Approximation of one array: the factors of a form with the least error."""
+"""Approximation of weights: the factors of a form, or of equations, with the least error."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,16 +14,17 @@ import numpy as np
 
 from ..errors import DtypeError, EquationError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
 from ..planning.gradients import gradient
 from ..protocol import backend_of, load_backend
+from ..runtime.arguments import wrong_names
 from ..runtime.executable import Executable
 from ..sizes import evaluate
-from ..weights.substitution import computing
+from ..weights.substitution import Replacement, computing, replaced
 from .forms import Form, form_of
 from .least_squares import ROUNDS, Least, Problem, Settings, split
-from .metrics import Metric, held, holders, times, weighed
+from .metrics import DAMPING, Metric, held, holders, metrics, times, weighed
 from .trees import Decomposed, tree_of
 
 WEIGHT = "weight"
@@ -62,19 +64,17 @@ class Target:
         array: its values, an array of any library.
         metric: the metric that weighs its rows and columns, if there is one.
         path: its name.
-        dtype: the element type of the computation; chosen by the array if not given.
     """
 
     array: Any
     metric: Metric | None = None
     path: str = ""
-    dtype: str | None = None
     _decomposed: dict[Any, Decomposed] = field(default_factory=dict)
 
     @functools.cached_property
     def weight(self) -> Any:
         """Its values as a NumPy array."""
-        return numbers(self.array, self.path or WEIGHT, self.dtype)
+        return numbers(self.array, self.path or WEIGHT)
 
     def turned(self, gap: Any) -> Any:
         """G·gap·C with the scale of both, damped: weights count by what they are multiplied by."""
@@ -150,7 +150,7 @@ def approximate(
     """
     settings = settings or Settings()
     if not isinstance(target, Target):
-        target = Target(target, metric, dtype=settings.dtype)
+        target = Target(target, metric)
     factors, (misfit,) = solved(program, [target], known or {}, settings)
     return Approximation(factors, misfit)
 
@@ -202,15 +202,12 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
     if found.dtype.kind not in "biuf" or not np.isfinite(found).all():
         what = f"{found.dtype}" if found.dtype.kind not in "biuf" else "what is not finite"
         raise DtypeError(f"'{name}' holds {what}", fix="give finite real numbers")
-    large = found.size >= LARGE and found.dtype == np.float32
-    made = found.astype(dtype or ("float32" if large else "float64"))
+    is_large = found.size >= LARGE and found.dtype == np.float32
+    made = found.astype(dtype or ("float32" if is_large else "float64"))
     largest, limits = float(np.abs(made).max(initial=0.0)), np.finfo(made.dtype)
-    lowest, highest = math.sqrt(limits.tiny), math.sqrt(limits.max) / max(1, made.size)
-    if largest and not lowest <= largest <= highest:
-        raise DtypeError(
-            f"'{name}' holds numbers up to {largest:.3g}, whose squares {made.dtype} cannot add up",
-            fix="scale it, and what it is multiplied by, or leave it out",
-        )
+    if largest and not math.sqrt(limits.tiny) <= largest <= math.sqrt(limits.max) / made.size:
+        told = f"'{name}' holds numbers up to {largest:.3g}, whose squares {made.dtype} cannot add up"
+        raise DtypeError(told, fix="scale it, and what it is multiplied by, or leave it out")
     return made
 
 
@@ -246,7 +243,7 @@ def _by_form(
     constant = constant.astype(target.weight.dtype).reshape(target.weight.shape)
     if fixed:
         form = replace(form, products=tuple(each for each in form.products if each not in fixed))
-        target = replace(target, array=target.weight - constant, dtype=str(constant.dtype), _decomposed={})
+        target = replace(target, array=target.weight - constant, _decomposed={})
     decomposed = target.decomposed(form, tuple(arrays))
     least = Least(decomposed.weight, arrays, wanted, settings, target.path, form, decomposed)
     least.best()
@@ -330,3 +327,120 @@ class OfGraph(Problem):
             self.arrays[last] = np.zeros_like(self.arrays[last])
         if (self.whole() != self.weight).any():
             self.arrays.update(before)
+
+
+# ---------------------------------------------------------------------------- weights of a graph
+
+
+@of_graph
+def fit(
+    graph: Graph,
+    params: Mapping[str, Any],
+    substituted: Graph,
+    /,
+    *,
+    inputs: Any = None,
+    iterations: int | None = None,
+    restarts: int = 1,
+    tolerance: float = 1e-5,
+    damping: float = DAMPING,
+    seed: int = 0,
+    progress: Callable[[str, int, int, float], None] | None = None,
+) -> tuple[dict[str, Any], dict[str, Misfit]]:
+    """The parameters with which the equations of a substituted graph approximate trained weights best.
+
+    Each weight W has an equation Ŵ = f(factors). The fit minimizes
+
+        ‖W − Ŵ‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
+
+    where x is the tensor that the graph multiplies by the weight. The equation decides the method:
+
+    - Two factors (low rank, a sum of Kronecker products, also batched over axes that both have): one singular value
+      decomposition, which is optimal. Kronecker products follow Van Loan and Pitsianis (1993).
+    - Tensor trains, block tensor trains and trees: one decomposition for each bond (Oseledets 2011).
+    - Tucker forms: these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000).
+    - Other sums of products, such as CP and tensor rings: alternating least squares (Kolda, Bader 2009).
+    - All others, such as concatenations, and small factors near the end: L-BFGS (Liu, Nocedal 1989).
+
+    Factors are then scaled to equal norms, which changes no product. Weights that share factors are fitted together,
+    by L-BFGS, each with its own metric.
+
+    Args:
+        graph: the graph that was trained.
+        params: its parameters, name to array of any library.
+        substituted: the graph with equations in place of weights, as from `tensornet.substitute`.
+        inputs: batches that weigh the error: an array, a tuple of the graph's inputs in order, or an iterable of these.
+        iterations: the limit of rounds for each weight. The default is 2 for trains, or 0 if they have large ranks.
+            For other forms it is 200, or 5 for very large factors, and 80 more where `inputs` weigh the error and no
+            single factor meets them.
+        restarts: the number of starts where there are rounds of least squares. The first start uses singular
+            vectors, the others are random; the best result is kept.
+        tolerance: rounds end when one lowers the error by less than this fraction.
+        damping: added to the second moments of x, in units of their mean, so that directions without data count.
+        seed: the seed of random starts.
+        progress: called after each round with the name of the weight, the numbers of the start and of the round from
+            0, and ‖W − Ŵ‖ / ‖W‖.
+
+    Returns:
+        The parameters of `substituted`, and the errors by the name of each weight. New parameters have the library,
+        element type and device of the weights that they replace.
+
+    Raises:
+        EquationError: no weight is replaced; a replaced weight depends on an input.
+        ShapeError: a parameter is missing, unknown, or has another shape.
+        DtypeError: a weight holds other values than finite real numbers.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
+        >>> low = tn.layer("W[o,i] = A[o,r] * B[r,i]\\ny[b,o] = x[b,i] * W[o,i]", inputs="x", r=1)
+        >>> params, lost = fit(dense, {"W": np.diag([4.0, 3.0])}, low)
+        >>> np.round(params["A"] @ params["B"], 6), lost["W"]
+        (array([[4., 0.],
+               [0., 0.]]), Misfit(weight=0.6, output=None))
+    """
+    settings = Settings(iterations, restarts, tolerance, seed, progress, damping)
+    if not isinstance(params, Mapping) or set(params) != {leaf.name for leaf in graph.parameters}:
+        raise wrong_names(graph, params)
+    if not isinstance(substituted, Graph):
+        fix = "give tensornet.substitute(graph, …)"
+        raise EquationError(f"a graph with equations for weights is expected, not {substituted!r}", fix=fix)
+    found = replaced(graph, substituted)
+    for each in found:
+        if each.program.inputs:
+            told = f"'{each.path}' depends on the input '{each.program.inputs[0].name}'"
+            raise EquationError(told, fix="fit what depends on parameters alone, and train the rest")
+    paths = [each.path for each in found]
+    weighed = {} if inputs is None else metrics(graph, params, paths, inputs, damping)
+    made, lost = dict(params), dict[str, Misfit]()
+    for group in _sharing(found, params):
+        own = [each.path for each in group]
+        program = computing(substituted.flat, *own)
+        known = {leaf.name: params[leaf.name] for leaf in program.parameters if leaf.name in params}
+        known |= {each.kept: params[each.path] for each in group if each.kept is not None}
+        targets = [Target(params[path], weighed.get(path), path) for path in own]
+        factors, misfits = solved(program, targets, known, settings)
+        made |= known | factors
+        lost |= dict(zip(own, misfits, strict=True))
+    if any(leaf.name not in made for leaf in substituted.parameters):
+        raise wrong_names(substituted, made)
+    made = {leaf.name: made[leaf.name] for leaf in substituted.parameters}
+    return made, {path: lost[path] for path in paths}
+
+
+def _sharing(found: Sequence[Replacement], before: Collection[str]) -> list[list[Replacement]]:
+    """The weights in groups: those connected by shared factors are in one group.
+
+    Args:
+        found: the weights, and what replaces each.
+        before: the parameters of the original graph. They keep their values, and do not connect weights.
+    """
+
+    def factors(weights: Sequence[Replacement]) -> set[str]:
+        return {leaf.name for each in weights for leaf in each.program.parameters} - {*before}
+
+    groups: list[list[Replacement]] = []
+    for each in found:
+        joined = [group for group in groups if factors(group) & factors([each])]
+        groups = [group for group in groups if group not in joined] + [[*itertools.chain(*joined), each]]
+    return groups

@@ -12,19 +12,19 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
 from ..ir.node import Node, axes_of, fills, value_of
+from ..ir.rewriting import Program
+from ..passes.fusion import fused
 from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 Axes = tuple[str, ...]
 
@@ -35,7 +35,7 @@ MOST = 52
 """The most axes that NumPy's einsum takes."""
 
 
-def kept(method: Method) -> Method:
+def kept(method: Callable[..., Any]) -> Any:
     """A method whose results the object keeps, by the arguments."""
 
     @functools.wraps(method)
@@ -45,7 +45,7 @@ def kept(method: Method) -> Method:
             results[key] = method(self, *key)
         return results[key]
 
-    return found  # type: ignore[return-value]
+    return found
 
 
 @dataclass(frozen=True)
@@ -112,97 +112,66 @@ def form_of(program: Graph) -> Form | None:
 
     No factor has an axis twice, and each summed axis of a product is one of several factors.
     """
-    function, names = function_of(program.flat)
-    free = (leaf.name for leaf in names.leaves if leaf.value is None)
-    leaves = dict(zip(function.inputs, free, strict=True))
-    leaves |= {each: name for each, name in names.tensors.items() if each.op == "constant"}
-    (output,) = function.outputs
-    reader = _Reader(leaves, program.bound)
+    made = Program(*function_of(program.flat)).rewritten(fused)
+    leaves, (output,) = {each: leaf.name for each, leaf in made.leaves.items()}, made.function.outputs
+
+    def value(size: Any) -> Any:
+        return evaluate(size, program.bound)
+
+    dims = tuple(tuple(map(str, own or ())) for own in output.dims)
+    sizes = {axis: int(value(output.sizes[int(axis)])) for own in dims for axis in own}
+
+    def axes_named(each: Node, dims: Sequence[Axes]) -> list[str]:
+        """The axes of a node by name: those of its dimensions have these names, others get new ones."""
+        axes = dict[int, str]()
+        for own, given in zip(each.dims, dims, strict=True):
+            if own is None or len(own) != len(given):
+                raise _NoFormError
+            axes.update(zip(own, given, strict=True))
+        for n, size in enumerate(each.sizes):
+            name = axes.setdefault(n, str(len(sizes)))
+            if sizes.setdefault(name, int(value(size))) != value(size):
+                raise _NoFormError
+        return [axes[n] for n in range(len(each.sizes))]
+
+    def products(each: Node, dims: Sequence[Axes]) -> list[Product]:
+        """The terms of a node whose dimensions have these axes."""
+        if each in leaves:
+            return [Product(1.0, (Factor(leaves[each], tuple(itertools.chain(*dims))),))]
+        if each.is_scalar:
+            return [Product(float(value_of(each, value)), ())]
+        if each.op not in ("contract", "copy", "add") or each.options:
+            raise _NoFormError
+        axes, terms = axes_named(each, dims), list[Product]()
+        for node, reads in each.operands:
+            pairs = zip(reads, node.shape, strict=True)
+            if not all(fills(entry, each.sizes, length, made.same) for entry, length in pairs):
+                raise _NoFormError
+            found = products(node, [tuple(axes[n] for n in axes_of((entry,))) for entry in reads])
+            if each.op != "add" and len(found) > 1:
+                raise _NoFormError
+            terms += found
+        return terms if each.op == "add" else [_joined(terms, {*axes} - {*itertools.chain(*dims)}, sizes)]
+
     try:
-        dims = tuple(reader.split(axes, output) for axes in output.dims)
-        return Form(dims, reader.sizes, tuple(reader.products(output, dims)))
+        return Form(dims, sizes, tuple(products(output, dims)))
     except _NoFormError:
         return None
 
 
+def _joined(terms: Sequence[Product], summed: Collection[str], sizes: Mapping[str, int]) -> Product:
+    """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""
+    factors = tuple(factor for term in terms for factor in term.factors)
+    counts = Counter(axis for factor in factors for axis in factor.axes)
+    is_twice = any(len({*factor.axes}) < len(factor.axes) for factor in factors)
+    if is_twice or any(counts[axis] == 1 for axis in summed):
+        raise _NoFormError
+    alone = math.prod(sizes[axis] for axis in summed if not counts[axis])
+    return Product(alone * math.prod(term.coefficient for term in terms), factors)
+
+
 class _NoFormError(Exception):
     """The program is not a sum of products."""
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads nodes as sums of products, and collects the sizes of the axes, whose names are numbers.
-
-    Attributes:
-        leaves: the names of the tensors that are not computed.
-        bound: the values of sizes.
-        sizes: the sizes of the axes.
-    """
-
-    leaves: Mapping[Node, str]
-    bound: Mapping[str, Any]
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def split(self, axes: tuple[int, ...] | None, each: Node) -> Axes:
-        """New axes in the place of those of a dimension of a node."""
-        if axes is None:
-            raise _NoFormError
-        names = tuple(str(len(self.sizes) + n) for n in range(len(axes)))
-        self.sizes.update(zip(names, (int(self.value(each.sizes[n])) for n in axes), strict=True))
-        return names
-
-    def products(self, each: Node, dims: Sequence[Axes]) -> list[Product]:
-        """The terms of a node whose dimensions have these axes."""
-        if each in self.leaves:
-            return [Product(1.0, (Factor(self.leaves[each], tuple(itertools.chain(*dims))),))]
-        if each.is_scalar:
-            return [Product(float(value_of(each, self.value)), ())]
-        if each.op not in ("contract", "copy", "add") or each.options:
-            raise _NoFormError
-        axes, terms = self.named(each, dims), []
-        for node, reads in each.operands:
-            for entry, length in zip(reads, node.shape, strict=True):
-                if not fills(entry, each.sizes, length, self.same):
-                    raise _NoFormError
-            read = [tuple(name for n in axes_of((entry,)) for name in axes[n]) for entry in reads]
-            terms.append(self.products(node, read))
-        if each.op == "add":
-            return [*itertools.chain(*terms)]
-        inner = {*itertools.chain(*axes.values())} - {*itertools.chain(*dims)}
-        return [self.joined(parts, inner) for parts in itertools.product(*terms)]
-
-    def named(self, each: Node, dims: Sequence[Axes]) -> dict[Any, Axes]:
-        """The axes of the form that each axis of a node is, if its dimensions have these axes."""
-        found: dict[Any, Axes] = {}
-        for axes, names in zip(each.dims, dims, strict=True):
-            if axes is None or len(axes) not in (1, len(names)):
-                raise _NoFormError
-            parts = [names] if len(axes) == 1 else [(name,) for name in names]
-            found.update(zip(axes, parts, strict=True))
-        for n, size in enumerate(each.sizes):
-            found[n] = found[n] if n in found else self.split((n,), each)
-            if not self.same(math.prod(self.sizes[axis] for axis in found[n]), size):
-                raise _NoFormError
-        return found
-
-    def value(self, size: Any) -> Any:
-        """The value of a size."""
-        return evaluate(size, self.bound)
-
-    def same(self, one: Any, other: Any) -> bool:
-        """Whether two sizes have the same value."""
-        return bool(self.value(one) == self.value(other))
-
-    def joined(self, terms: Sequence[Product], summed: Collection[str]) -> Product:
-        """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""
-        factors = tuple(factor for term in terms for factor in term.factors)
-        counts = Counter(axis for factor in factors for axis in factor.axes)
-        if any(len({*factor.axes}) < len(factor.axes) for factor in factors):
-            raise _NoFormError
-        if any(counts[axis] == 1 for axis in summed):
-            raise _NoFormError
-        alone = math.prod(self.sizes[axis] for axis in summed if not counts[axis])
-        return Product(alone * math.prod(term.coefficient for term in terms), factors)
 
 
 # ---------------------------------------------------------------------------- arrays with named axes

@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import element_type
-from ..errors import DtypeError, checked_call, checked_number
+from ..errors import checked_call, checked_number
 from ..weights.factorizations import Factor
 from .forms import Axes, Form, Product, contract, moved
 from .metrics import DAMPING
@@ -69,23 +68,6 @@ A train gets none if more unknowns than `NARROW` are solved for at once.
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The progress of a fit.
-
-    Attributes:
-        path: the name of the weight.
-        start: the number of the start, from 0.
-        round: the number of the round, from 0.
-        error: ‖W − Ŵ‖ / ‖W‖ after this round.
-    """
-
-    path: str
-    start: int
-    round: int
-    error: float
-
-
-@dataclass(frozen=True)
 class Settings:
     """The options of a fit; see `tensornet.fit`."""
 
@@ -93,8 +75,7 @@ class Settings:
     restarts: int = 1
     tolerance: float = 1e-5
     seed: int = 0
-    dtype: str | None = None
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[str, int, int, float], None] | None = None
     damping: float = DAMPING
 
     def __post_init__(self) -> None:
@@ -103,9 +84,7 @@ class Settings:
         checked_number(self.seed, "seed", whole=True)
         checked_number(self.tolerance, "tolerance")
         checked_number(self.damping, "damping")
-        checked_call(self.progress, "progress", "a tensornet.fitting.Progress")
-        if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
-            raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
+        checked_call(self.progress, "progress", "a name, a start, a round, and the error")
 
 
 @dataclass
@@ -182,7 +161,7 @@ class Problem(ABC):
     def has_ended(self, before: float, error: float, least: float = 0.0) -> bool:
         """Reports a round, and says whether it lowered the error by less than the tolerance or another fraction."""
         if self.settings.progress is not None:
-            self.settings.progress(Progress(self.path, self.attempt, self.done, error))
+            self.settings.progress(self.path, self.attempt, self.done, error)
         self.done += 1
         is_slow = before - error <= max(self.settings.tolerance, least) * before
         return error < EXACT or (math.isfinite(before) and is_slow)

@@ -285,19 +285,14 @@ def metrics(
 
 def sites(graph: Graph, path: str) -> list[Site]:
     """The contractions that read a weight; none if another expression reads it or their dimensions differ."""
-    reads = sum(ref.name == path for line in graph.own for ref in line.references)
-    found = [site for site in products_with(graph, path) if site.dims]
-    return found if len(found) == reads and len({site.dims for site in found}) == 1 else []
-
-
-def products_with(graph: Graph, name: str) -> Iterator[Site]:
-    """The contractions that have a tensor as one operand."""
+    reads, found = sum(ref.name == path for line in graph.own for ref in line.references), list[Site]()
     for line in graph.own:
         for part in line.parts:
             if isinstance(part, Contraction):
-                operands = [each for each in part.factors if isinstance(each, Ref) and each.name == name]
-                if len(operands) == 1:
-                    yield Site(line, part, operands[0])
+                operands = [each for each in part.factors if isinstance(each, Ref) and each.name == path]
+                found += [Site(line, part, operands[0])] if len(operands) == 1 else []
+    found = [site for site in found if site.dims]
+    return found if len(found) == reads and len({site.dims for site in found}) == 1 else []
 
 
 def _operand(graph: Graph, path: str, site: Site) -> Equation:

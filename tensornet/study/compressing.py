@@ -13,7 +13,7 @@ import tensornet as tn
 from tensornet.compression.allocating import Allotted
 from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import included
-from tensornet.compression.levels import any_rank
+from tensornet.errors import unwarned
 from tensornet.fitting.approximating import Misfit
 from tensornet.weights.factorizations import form_named
 
@@ -71,7 +71,7 @@ def classifier(task: Task, row: Any, examples: Examples, compression: Compressio
     graph = task.build(task.rows[row.origin], examples)
     if not weights:
         return graph
-    with any_rank():
+    with unwarned():
         return tn.substitute(graph, weights, modes=row.settings.get("modes"))
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import tensornet as tn
-from tensornet.compression.allocating import Budget, flat
-from tensornet.errors import TensornetError, near
+from tensornet.compression.allocating import Budget
+from tensornet.errors import TensornetError, names_in, near
 
 from .arrays import Data
 from .compressing import BUDGETS, CompressedRow
@@ -284,7 +284,7 @@ def _compressed(place: str, table: Mapping[str, Any]) -> CompressedRow:
     if table.get("calibrate", 0) < 0:
         raise _wrong(f"{place}.calibrate", f"it is {table['calibrate']}", "give how many examples, or 0")
     (kind,), own = kinds, {key: table[key] for key in ("modes", "uniform") if key in table}
-    own |= {key: flat(table[key]) for key in ("method", "include", "exclude") if key in table}
+    own |= {key: names_in(table[key], key, 1) for key in ("method", "include", "exclude") if key in table}
     amount, origin, calibrate = table[kind], table["from"], table.get("calibrate", 0)
     with located(f"{place}.{kind}"):
         Budget.of(**{kind: amount})

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
-import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,14 +19,13 @@ from ..dtypes import element_type, itemsize
 from ..errors import (
     ShapeError,
     TensornetError,
-    TensornetWarning,
     by_name,
     check_arguments,
     checked_call,
     checked_number,
     near,
+    unwarned,
 )
-from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..planning.flops import flop_count
@@ -37,7 +33,7 @@ from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
-from ..runtime.compiling import compile, to_backend
+from ..runtime.compiling import compile
 from ..runtime.initial_values import init
 from .sweeps import Row, Sweep, plain
 
@@ -51,7 +47,6 @@ def sweep(
     /,
     *,
     over: Mapping[str, list[Any]] | None = None,
-    inputs: Mapping[str, Any] | None = None,
     backend: str | Backend = "torch",
     device: str | None = None,
     dtype: str = "float32",
@@ -65,16 +60,15 @@ def sweep(
 ) -> Sweep:
     """The costs of many graphs in one table: parameters, FLOPs, bytes, and seconds, expected and measured.
 
-    All graphs are in memory at once, and take turns to be timed in this process. They are compared with one of them,
-    because a ratio says more than a time. Calls of `tensornet.compile` are timed. The backward pass computes
-    the gradients of all parameters: by autograd on torch, as equations elsewhere.
+    All graphs are in memory at once, and take turns to be timed in this process, on random inputs, with positions of 0.
+    They are compared with one of them, because a ratio says more than a time. Calls of `tensornet.compile` are timed.
+    The backward pass computes the gradients of all parameters: by autograd on torch, as equations elsewhere.
 
     Args:
         graphs: graphs by name; or a function that builds one from the settings in `over`. Bind settings that are the
             same for all before: `functools.partial(tn.models.linear, (32, 32), (32, 32))`.
         over: setting → list of choices. One graph is built for each combination. A tuple is one choice, such as a
             rank for each mode. A combination that the builder refuses becomes a row with the reason.
-        inputs: arrays by the names of inputs. Their shapes determine sizes. Other inputs are random, positions are 0.
         backend: "numpy", "torch", "cupy" or "jax".
         device: the device as the backend names it; by default that of the backend.
         dtype: the element type.
@@ -91,7 +85,7 @@ def sweep(
     Raises:
         TensornetError: there is nothing to sweep over, choices are not a list, all combinations are refused, or there
             is no such baseline.
-        ShapeError: no graph has a given size or input, or its shape does not match.
+        ShapeError: no graph has a given size.
         BackendError: there is no such backend or device.
 
     Example:
@@ -104,11 +98,10 @@ def sweep(
     chosen = load_backend(backend)
     chosen.namespace()
     checked_call(error, "error", "a graph")
-    where, kind = chosen.device() if device is None else device, element_type(dtype)
-    given = to_backend(by_name(inputs, "the inputs", '{"x": array}'), chosen, device=where)
-    bench = Bench(chosen, where, kind, seed, rounds, sizes, given)
+    where = chosen.device() if device is None else device
+    bench = Bench(chosen, where, element_type(dtype), seed, rounds, sizes)
     found = _candidates(graphs, over, baseline)
-    bench.check_names([each.graph for each in found if each.graph])
+    bench.check_sizes([each.graph for each in found if each.graph])
     for each in found:
         bench.plan(each, error, training)
     refused = [each.refused for each in found if each.refused]
@@ -150,13 +143,10 @@ class Candidate:
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Makes a remark of an error in the block: one of the library, or a lack of memory."""
+        """Makes a remark of an error in the block: one of this library or of another, such as a lack of memory."""
         try:
             yield
         except (TensornetError, MemoryError, RuntimeError) as error:
-            is_known = isinstance(error, TensornetError | MemoryError)
-            if not is_known and not re.search("memory|resource_exhausted", str(error), re.IGNORECASE):
-                raise  # each library reports a lack of memory in its own way
             reason, *_ = str(getattr(error, "message", error)).split("\n")
             self.notes.append(f"{what}: {reason}")
 
@@ -173,16 +163,16 @@ def _candidates(
     """
     over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
     fix = 'give graphs by name, {"dense": graph}; or a function that builds one, and over={"rank": [4, 8]}'
-    found = [Candidate(BASELINE, graph=baseline)] if isinstance(baseline, Graph) else []
+    found = list[Candidate]()
     if isinstance(graphs, Mapping) and not over:
         found += [Candidate(str(name), graph=graph) for name, graph in graphs.items()]
     elif callable(graphs) and not isinstance(graphs, Graph) and over:
         found += _built(graphs, over)
-    else:
+    if not found:
         what = f"a {type(graphs).__name__} {'with' if over else 'without'} settings"
         raise TensornetError(f"{what} is nothing to sweep over", fix=fix)
-    if not found:
-        raise TensornetError("there is nothing to sweep over", fix=fix)
+    if isinstance(baseline, Graph):
+        found.insert(0, Candidate(BASELINE, graph=baseline))
     names = [each.name for each in found]
     for each in found:
         if names.count(each.name) > 1:
@@ -207,17 +197,10 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]]) -> Iterat
         # words appear without their setting, as in `cp, rank=0.1`
         words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
         made = Candidate(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always", TensornetWarning)
-            try:
-                made.graph = build(**settings)
-            except TensornetError as error:
-                made.refused = error
-        for each in heard:
-            if not isinstance(each.message, TensornetWarning):
-                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-            elif (note := str(each.message).partition("\n")[0]) not in made.notes:
-                made.notes.append(note)
+        try:
+            made.graph = build(**settings)
+        except TensornetError as error:
+            made.refused = error
         yield made
 
 
@@ -233,7 +216,6 @@ class Bench:
         seed: the seed of random arrays.
         rounds: the number of turns of each graph.
         sizes: the sizes of open axes, for the graphs that have them.
-        given: the inputs that are given; others are random.
     """
 
     backend: Backend
@@ -242,7 +224,6 @@ class Bench:
     seed: int
     rounds: int
     sizes: Mapping[str, int]
-    given: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         self.backend.check_device(self.device)
@@ -254,15 +235,13 @@ class Bench:
         """The options of the library for where a graph runs."""
         return {"backend": self.backend, "device": self.device, "dtype": self.dtype}
 
-    def check_names(self, graphs: Sequence[Graph]) -> None:
-        """Raises an error for sizes and inputs that no graph has, if there are graphs."""
-        sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
-        inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
-        for what, wanted, known in (("size", self.sizes, sizes), ("input", self.given, inputs)):
-            for name in wanted if graphs else ():
-                if name not in known:
-                    fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
-                    raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
+    def check_sizes(self, graphs: Sequence[Graph]) -> None:
+        """Raises an error for sizes that no graph has, if there are graphs."""
+        known = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
+        for name in self.sizes if graphs else ():
+            if name not in known:
+                fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
+                raise ShapeError(f"no graph has the size '{name}'", fix=fix)
 
     def plan(self, found: Candidate, error: Callable[[Graph], float] | None, training: bool) -> None:
         """Plans a graph, and finds its costs before it runs."""
@@ -279,7 +258,9 @@ class Bench:
         found.costs["bytes"] = found.plans["seconds"].bytes
         if error is not None:
             with found.noting("no error"):
-                found.costs["error"] = _number(error(found.graph))
+                if numpy.isnan(number := float(error(found.graph))):
+                    raise TensornetError("it is not a number")
+                found.costs["error"] = number
         if training:
             with found.noting("no backward pass"):
                 pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
@@ -293,12 +274,9 @@ class Bench:
         found.costs[f"expected_{way}"] = found.plans[way].seconds
 
     def bound(self, graph: Graph) -> Graph:
-        """The graph with the sizes that are given, by the user or by the shapes of inputs."""
+        """The graph with the sizes that are given."""
         known = self.sizes.keys() & {*graph.open_sizes, *graph.bound}
-        graph = graph.bind(**whole_sizes(graph, {name: self.sizes[name] for name in known}))
-        leaves = [leaf for leaf in graph.inputs if leaf.name in self.given]
-        shapes = [tuple(self.given[leaf.name].shape) for leaf in leaves]
-        return graph.bind(**sizes_from_shapes(graph, leaves, shapes))
+        return graph.bind(**whole_sizes(graph, {name: self.sizes[name] for name in known}))
 
     def table(self, candidates: Sequence[Candidate], baseline: str | None, measured: bool) -> Sweep:
         """The rows of all graphs, compared with one of them: the first that is not refused if none is named."""
@@ -352,11 +330,9 @@ class Bench:
         inputs = [each for each in arguments(taken) if each[0].kind == "input"]
         arrays = drawn(inputs, self.backend, self.device, self.seed)
         for leaf, shape, dtype in inputs:
-            if leaf.name in self.given or leaf.name not in own:  # the gradient of a result is of ones
-                value = self.given.get(leaf.name, numpy.ones(shape))
-                arrays[leaf.name] = self.backend.asarray(value, dtype, self.device)
-        with warnings.catch_warnings():  # initial values do not affect times
-            warnings.simplefilter("ignore", TensornetWarning)
+            if leaf.name not in own:  # the gradient of a result is of ones
+                arrays[leaf.name] = self.backend.asarray(numpy.ones(shape), dtype, self.device)
+        with unwarned():  # initial values do not affect times
             parameters = init(seconds.graph, seed=self.seed, **self.target)
         run = functools.partial(compile(taken.graph, backend=self.backend), parameters, *arrays.values())
         run = functools.partial(run, training=in_training)
@@ -367,23 +343,11 @@ def _with_autograd(run: Callable[[], Any], parameters: Sequence[Any]) -> Callabl
     """A call that computes results by `run`, and the gradients of their sums by the parameters."""
     import torch
 
-    def differentiable() -> list[torch.Tensor]:
+    def both() -> Any:
         made = run()
-        return [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
+        results = [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
+        return torch.autograd.grad(results, parameters, [*map(torch.ones_like, results)], allow_unused=True)
 
     for each in parameters:
         each.requires_grad_()
-    ones = [torch.ones_like(each) for each in differentiable()]
-    return lambda: torch.autograd.grad(differentiable(), parameters, ones, allow_unused=True)
-
-
-def _number(value: Any) -> float:
-    """An error as a number.
-
-    Raises:
-        TensornetError: it is none.
-    """
-    with contextlib.suppress(TypeError, ValueError):
-        if not math.isnan(number := float(value)):
-            return number
-    raise TensornetError("it is not a number")
+    return both

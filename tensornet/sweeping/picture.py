@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..errors import TensornetError, optional
 from ..files import whole
@@ -24,13 +20,11 @@ MARKS = ("o", "s", "D", "^", "v", "P", "*", "X")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
 """Colours that colour-blind readers can distinguish (after Okabe and Ito, 2008)."""
 
-PLACES = tuple(itertools.product((5.0, 8.0, 12.0, 18.0, 25.0, 35.0), (-45, 45, -135, 135, 0, 180, -90, 90)))
-"""Places of a label: its distance in points, and its direction in degrees. The nearest are first, at equal distance
-those where no front passes."""
+NEAR = {"min_distance": 0.004, "max_distance": 0.12, "margin": 0.006, "nbr_candidates": 800}
+"""How far from a mark a label is looked for, in parts of the picture."""
 
-NEAR = 8.0
-LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0.0}
-"""A line leads from a mark to a label that is farther away than this."""
+LINE = {"linecolor": "0.6", "linewidth": 0.5, "plot_kwargs": {"marker": ""}}
+"""A line leads from a mark to its label."""
 
 
 class Point(NamedTuple):
@@ -114,47 +108,23 @@ def _write_out(axis: Any, unit: str | None, values: Sequence[float]) -> None:
 
 
 def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: float, every: bool) -> None:
-    """Labels points, each in the nearest place where it covers least of marks, labels, legend and the frame.
+    """Labels points, each in a place near by where it covers no mark and no other label.
 
     Args:
         axes: the axes.
         points: x, y and the label of each.
         size: the size of the font in points.
-        every: whether a label that covers something is drawn nevertheless.
+        every: whether a label for which there is no such place is drawn nevertheless.
+
+    Raises:
+        BackendError: textalloc is not installed.
     """
     points = list(points)
+    named, marks = [each for each in points if each[2]], [*zip(*points, strict=True)][:2]
     axes.figure.draw_without_rendering()
-    inside, far = axes.get_window_extent(), 1e4
-    marks = axes.transData.transform([(x, y) for x, y, _ in points])
-    taken = [*np.hstack([marks - 1.4 * size, marks + 1.4 * size])]
-    taken += [legend.get_window_extent().extents] if (legend := axes.get_legend()) else []
-    taken += [(at, -far, at + far, far) for at in (inside.x1, inside.x0 - far)]
-    taken += [(-far, at, far, at + far) for at in (inside.y1, inside.y0 - far)]
-    for x, y, label in points:
-        text = axes.annotate(label, (x, y), (0, 0), textcoords="offset points", fontsize=size, va="center")
-        covers = [_covered(text, place, np.array(taken)) for place in PLACES]
-        least = min(covers)
-        place = PLACES[covers.index(least)]
-        _covered(text, place, np.array(taken))
-        if every or not least:
-            taken.append(text.get_window_extent().extents)
-            text.set_in_layout(False)  # labels do not shrink the axes
-            if place[0] > NEAR:
-                at = text.get_position()
-                axes.annotate("", (x, y), at, textcoords="offset points", arrowprops=LEADER, in_layout=False)
-        else:
-            text.remove()
-
-
-def _covered(text: Any, place: tuple[float, float], others: Any) -> float:
-    """Moves a label to a place. Returns the area that it covers of boxes: left, lower, right and upper ends."""
-    distance, angle = place
-    right, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    side = "center" if abs(right) < 1e-6 else "left" if right > 0 else "right"
-    text.set(position=(distance * right, distance * up), horizontalalignment=side)
-    box = text.get_window_extent().extents
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    return float(sides.clip(min=0.0).prod(-1).sum().round(3))
+    if named:
+        place = optional("textalloc").allocate
+        place(axes, *zip(*named, strict=True), None, *marks, textsize=size, draw_all=every, **NEAR, **LINE)
 
 
 def new_figure(inches: tuple[float, float], dots: int) -> Any:

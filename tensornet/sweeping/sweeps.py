@@ -66,7 +66,8 @@ class Row:
         expected_training_seconds: the expected time of a call and its parameters' gradients, from the plan of both.
         training_seconds, training_seconds_low, training_seconds_high: the same, measured.
         kept: the bytes kept from the forward pass to the backward pass, without inputs and parameters.
-        error: the result of the `error` function of the sweep.
+        stored, relative: the bytes of a compressed network, and its time of a call in units of that of the dense one.
+        error: the result of the `error` function of the sweep, or the mean error of the weights that were compressed.
         refused: the reason why there is no such graph.
         note: further remarks.
     """
@@ -87,6 +88,8 @@ class Row:
     training_seconds_low: float | None = None
     training_seconds_high: float | None = None
     kept: int | None = _cost("kept", "bytes kept for the backward pass", "B")
+    stored: int | None = _cost("stored", "bytes stored", "B")
+    relative: float | None = _cost("time", "time of a call, of the dense one", None)
     error: float | None = _cost("error", "error", None)
     refused: str = ""
     note: str = ""
@@ -200,7 +203,8 @@ class Sweep:
             if name == "parameters":
                 cells = (each or "refused" for each in cells)
             found = [[column.heading, *cells]]
-            if column.compared and name.removeprefix("expected_") not in {*self.columns} - {name}:
+            is_measured = name.removeprefix("expected_") in {*self.columns} - {name}
+            if self.baseline and column.compared and not is_measured:
                 ratios = [self.ratio(row, name) for row in self.rows]
                 shown = ("" if each is None else f"{each:.{3 if each >= 1 else 2}g}" for each in ratios)
                 found.append(["×", *shown])
@@ -245,19 +249,16 @@ class Sweep:
         return json.dumps({**asdict(self), "sizes": dict(self.sizes), "rows": rows}, indent=1)
 
     def dataframe(self) -> Any:
-        """The rows as a `pandas.DataFrame`, indexed by name.
+        """The rows as a `pandas.DataFrame`, indexed by name. A setting has another name than a cost.
 
         Raises:
             BackendError: pandas is not installed.
         """
-        return optional("pandas").DataFrame(self._records()).set_index("name")
-
-    def _records(self) -> list[dict[str, Any]]:
-        """The rows as mappings, with their settings and their costs. A setting has another name than a cost."""
         costs = {each.name for each in fields(Row)}
         names = {f"setting {each}" if each in costs else each: each for each in self.settings}
-        chosen = ({name: row.settings.get(each) for name, each in names.items()} for row in self.rows)
-        return [{"name": row.name} | own | row.costs for row, own in zip(self.rows, chosen, strict=True)]
+        own = [{name: row.settings.get(each) for name, each in names.items()} for row in self.rows]
+        lines = [{"name": row.name} | each | row.costs for row, each in zip(self.rows, own, strict=True)]
+        return optional("pandas").DataFrame(lines).set_index("name")
 
     # ---- as a picture
 

@@ -253,10 +253,16 @@ def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
         >>> (found,) = replaced(dense, low)
         >>> print(found.path, [leaf.name for leaf in found.program.parameters], found.program.equations[0])
         W ['A', 'B'] W[o,i] = A[o,r] * B[r,i]
+
+    Raises:
+        EquationError: there are none.
     """
     known = {leaf.name for leaf in substituted.leaves}
     computed = {equation.name for equation in substituted.equations}
     gone = [leaf for leaf in graph.parameters if leaf.name not in known and leaf.name in computed]
+    if not gone:
+        fix = "give the graph as it was before, and then what tensornet.substitute made of it"
+        raise EquationError("no parameter of the one graph is computed in the other", fix=fix)
     return tuple(Replacement(leaf.name, leaf, computing(substituted.flat, leaf.name)) for leaf in gone)
 
 

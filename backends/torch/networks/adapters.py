@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.adapting import check_rank, save_adapters
-from tensornet.compression.levels import WEIGHT
+from tensornet.compression.adapting import save_adapters
+from tensornet.compression.levels import WEIGHT, check_rank
 from tensornet.errors import EquationError
 from tensornet.graph.leaves import told_by
 from tensornet.protocol import load_backend
