@@ -73,7 +73,7 @@ def adapt(
         fix = "give one integer, to which alpha is set in proportion, or leave alpha out"
         checked_number(rank, "the rank", 1, whole=True, fix=fix)
         scale = checked_number(alpha, "alpha") / rank
-    weights = names_in(weights, "weights", 1)
+    weights, method = names_in(weights, "weights", 1), f"{method}"
     seed = seed if seed is None else checked_number(seed, "seed", whole=True)
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     if not isinstance(network, Graph):

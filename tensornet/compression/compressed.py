@@ -43,8 +43,8 @@ def file_of(path: str | Path) -> Path:
     return found / PRETRAINED if found.is_dir() else found
 
 
-WRITTEN = "torch.load(path, weights_only=True) or dict(numpy.load(path)), by save_file of safetensors"
-"""What becomes a safetensors file, and how: nothing is unpickled here."""
+AGAIN = "write it again; nothing is unpickled here: save_file of safetensors writes what torch.load reads"
+"""The advice for a file that is not one of safetensors."""
 
 
 @dataclass(frozen=True)
@@ -279,8 +279,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise EquationError(f"there is no file {path}", fix="give one that is there") from None
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        fix = f"write it again; nothing is unpickled here: write {WRITTEN}"
-        raise EquationError(f"{path} is no safetensors file: {error}", fix=fix) from None
+        raise EquationError(f"{path} is no safetensors file: {error}", fix=AGAIN) from None
 
 
 # ---------------------------------------------------------------------------- folders of transformers
