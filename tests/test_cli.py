@@ -95,8 +95,8 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     assert told("draw", str(file), "--out", "net.svg") == {"file": "net.svg"}
     assert "tanh" in (tmp_path / "net.svg").read_text(encoding="utf-8")
     told("draw", "trl", "--set", "sizes=4,4", "--set", "outputs=3", "--out", "trl.svg")
-    told("draw", "vit", "--set", "depth=2", "--unfold", "--style", "layers", "--out", "vit.svg")
-    assert "softmax[j]" in Path("vit.svg").read_text(encoding="utf-8")
+    told("draw", "vit", "--set", "depth=2", "--unfold", "--style", "layers", "--out", "vit.mmd")
+    assert "subgraph" in Path("vit.mmd").read_text(encoding="utf-8")
     swept = told("sweep", str(file), "--over", "k=8,16", "--size", "b=4,i=8,o=8", "--no-measure")
     assert [row["parameters"] for row in swept["rows"]] == [8 * 16, 16 * 16]
     draw = np.random.default_rng(0)

@@ -28,6 +28,7 @@ from tensornet import models
 from tensornet.backends.torch.networks.calibrating import _watched
 from tensornet.backends.torch.networks.factorized import LINEAR
 from tensornet.backends.torch.networks.kept import Kept
+from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation, Budget, Options, Whole
 from tensornet.compression.comparing import relative_time
@@ -949,13 +950,32 @@ def test_compressed_networks_are_traced_and_transformed(name: str, recorded: boo
         assert torch.allclose(each[0].reshape(3, 5, 32), y[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "bidirectional": True, "num_layers": 2}])
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
-def test_networks_are_calibrated_by_packed_batches(name: str) -> None:
-    """As one argument, and not a tuple of several."""
+def test_packed_batches_are_looped_over_without_padding(
+    name: str, options: dict[str, Any], is_sorted: bool
+) -> None:
     torch.manual_seed(0)
-    network = getattr(nn, name)(24, 16)
-    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(7, 4, 24), torch.tensor([7, 5, 5, 3]))
-    assert tn.compress(network, parameters=0.6, calibrate=[packed] * 4).loss is not None
+    network = getattr(nn, name)(24, 16, **options)
+    looped: Any = opened(copy.deepcopy(network))
+    seen = list[int]()
+    for _, hh in looped.pairs():
+        hh.register_forward_hook(lambda _, rows, made: seen.append(len(rows[0])))
+    lengths, first = [7, 5, 5, 3] if is_sorted else [3, 7, 5, 5], "batch_first" in options
+    x = torch.randn(4, 7, 24) if first else torch.randn(7, 4, 24)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), first, enforce_sorted=is_sorted)
+    h = torch.randn(len(looped.suffixes), 4, 16)
+    for start in (None, (h, 2 * h) if name == "LSTM" else h):
+        (y, last), (found, end) = network(packed, start), looped(packed, start)
+        pairs = zip(last, end, strict=True) if name == "LSTM" else [(last, end)]
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in [*pairs, (y.data, found.data)])
+        assert torch.equal(y.batch_sizes, found.batch_sizes)
+    assert sum(seen) == 2 * sum(lengths) * len(looped.suffixes)
+    small = tn.compress(
+        network, parameters=0.6, calibrate=[packed] * 4
+    )  # one argument, not a tuple of several
+    assert small.loss is not None
 
 
 class Pairs(nn.Module):
@@ -1181,23 +1201,41 @@ def test_recurrent_modules_that_stay_dense_stay_as_they_are() -> None:
     assert torch.equal(small[1](torch.ones(2, 3, 64))[0], network[1](torch.ones(2, 3, 64))[0])
 
 
-def test_distillation_recovers_what_was_lost() -> None:
+def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
     batches, told = list(torch.randn(16, 64, 32)), list[tuple[int, int, float]]()
     small = tn.compress(network, bytes=0.1, calibrate=batches)
     other = copy.deepcopy(small.model)
-    lost = tn.distill(small, network, batches, steps=100, rate=1e-2, progress=lambda *each: told.append(each))
+    place = tmp_path / "state.pt"
+    lost = tn.distill(
+        small, network, batches, steps=100, rate=1e-2, progress=lambda *each: told.append(each), resume=place
+    )
     assert lost < 0.8 * told[0][2]
     assert [each[:2] for each in told[::10]] == [(0, 100), (100, 100)]
     codes = [each for name, each in small.model.named_buffers() if name.endswith("codes")]
     assert codes
     assert all(each.dtype == torch.int8 for each in codes)
-    assert tn.distill(other, network, batches, steps=100, rate=1e-2) == pytest.approx(lost, rel=1e-5)
+    assert tn.distill(other, network, batches, steps=100, rate=1e-2, resume=place) == pytest.approx(
+        lost, rel=1e-5
+    )
     x = batches[3]
     assert torch.allclose(other(x), small.model(x), atol=1e-5)
     with pytest.raises(EquationError, match="no module 'body'"):
         tn.distill(other, network, batches, hidden="body")
+
+
+def test_only_the_state_of_this_student_is_resumed(tmp_path: Path) -> None:
+    network, other, batches = nn.Linear(32, 64), nn.Linear(32, 16), list(torch.randn(8, 4, 32))
+    place = tmp_path / "state.pt"
+    tn.distill(copy.deepcopy(network), network, batches, steps=2, resume=place)
+    kept, step, student = place.read_bytes(), pickle.dumps({"step": 1}, 2), copy.deepcopy(other)
+    for content in (kept, kept[:-100], b"", b"nothing of torch's", step):
+        place.write_bytes(content)
+        with pytest.raises(EquationError, match="no state of a distillation of this student"):
+            tn.distill(student, other, batches, steps=2, resume=place)
+    assert place.read_bytes() == step
+    assert torch.equal(student.weight, other.weight)
 
 
 def test_what_distillation_has_no_use_for_is_refused() -> None:

@@ -226,12 +226,12 @@ print("agrees")
 
 DIVIDED = """
 import numpy as np, tensornet as tn, jax, jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 graph = tn.layer(
     "E[v,c]: parameter\\nn[b,c] = E[x[b],c]\\nh[b,f] = gelu(n[b,c] * W[f,c])\\ny[b,o] = h[b,f] * V[o,f]", inputs="x",
     v=8, c=4, f=8, o=4,
 )
 params = tn.init(graph, seed=0, dtype="float64")
+params["E"][7] = np.inf  # a row that is not read
 moved, x = tn.to_backend(params, "jax"), jnp.array([1, 6, 0, 3])
 alone = tn.compile(graph, backend="jax")
 close = lambda found, expected: jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected)
@@ -240,24 +240,29 @@ for shape, names, shard in (
     ((2, 2), ("d", "m"), {"v": "m", "f": ("d", "m")}), ((2, 1, 2), ("a", "b", "c"), {"b": "a", "c": "c"}),
     ((2, 2), ("d", "m"), {}), ((2, 2), ("d", "m"), "auto"),
 ):
-    mesh = jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
-    places = tn.plan(graph, mesh=mesh, shard=shard, b=4).sharded.places
-    spread = {}
-    for name, array in {**moved, "x": x}.items():
-        axes = (tuple(a for a, d in zip(names, places[name]) if d == n) for n in range(array.ndim))
-        spread[name] = jax.device_put(array, NamedSharding(mesh, PartitionSpec(*axes)))
-    given = spread.pop("x")
-    loss = lambda params, x: (alone(params, x) ** 2).sum()
-    close(alone(spread, given), alone(moved, x))
-    close(jax.jit(jax.value_and_grad(loss))(spread, given), jax.value_and_grad(loss)(moved, x))
-    print(len(alone(spread, given).devices()))
+    f = tn.compile(graph, backend="jax", mesh=jax.make_mesh(shape, names), shard=shard)
+    loss, other = (lambda params, f=f: (f(params, x) ** 2).sum() for f in (f, alone))
+    close(f(moved, x), alone(moved, x))
+    close(jax.jit(jax.value_and_grad(loss))(moved), jax.value_and_grad(other)(moved))
+    held = tn.compile(graph, backend="jax", mesh=jax.make_mesh(shape, names), shard=shard, params=params)
+    close(held(x), alone(moved, x))
+    for wrong in (lambda: f(moved), lambda: f({}, x), lambda: f(moved, [1])):
+        try:
+            wrong()
+        except tn.TensornetError as error:
+            print(str(error).splitlines()[0])
 """
 
 
 @pytest.mark.slow
-def test_xla_divides_a_function_by_the_placements_of_a_plan() -> None:
+def test_a_graph_is_divided_over_four_devices() -> None:
+    told = """\
+the function takes 1 input(s) (x), not 0
+the parameters 'E', 'W', 'V' are missing
+'x' is a list, not an array of jax
+"""
     flags = "--xla_force_host_platform_device_count=4"
-    assert _alone(DIVIDED, XLA_FLAGS=flags, JAX_ENABLE_X64="1") == 7 * "4\n"
+    assert _alone(DIVIDED, XLA_FLAGS=flags, JAX_ENABLE_X64="1") == 7 * told
 
 
 def test_rows_are_divided_over_a_mesh() -> None:

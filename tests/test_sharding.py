@@ -446,3 +446,62 @@ def test_a_wrong_position_on_one_process_ends_all(tmp_path: Path) -> None:
     assert (
         time.monotonic() - began < 300
     )  # and not at the end of the timeout of a collective, of half an hour
+
+
+# ---------------------------------------------------------------------------- JAX
+
+ON_JAX = """
+import sys
+import jax, numpy as np, torch
+import tensornet as tn
+from tests.sharding_worker import FREE, MODELS, ways
+
+mesh = jax.make_mesh((4, 2), ("data", "model"))
+make, given, _ = MODELS[sys.argv[1]]
+graph = make()
+torch.set_default_dtype(torch.float64)
+inputs = [jax.numpy.asarray(one(torch.Generator().manual_seed(n)).numpy()) for n, one in enumerate(given)]
+draw = np.random.default_rng(0)  # so that no parameter is 0
+params = {k: v + 0.1 * draw.normal(size=v.shape) for k, v in tn.init(graph, seed=0, backend="jax", dtype="float64").items()}
+alone = tn.compile(graph, backend="jax")
+
+
+def outputs(run):
+    return lambda params: jax.tree.leaves(run(params, *inputs))
+
+
+def loss(run):
+    return lambda params: sum((y ** 3).sum() for y in outputs(run)(params))
+
+
+def penalty(run):
+    return lambda params: sum((g ** 2).sum() for g in jax.tree.leaves(jax.grad(loss(run))(params)))
+
+
+worst = 0.0
+for how, shard in ways(sys.argv[1]):
+    divided = tn.compile(graph, backend="jax", mesh=mesh, shard=shard, links=FREE)
+    derivatives = [lambda run: jax.grad(loss(run)), lambda run: jax.grad(penalty(run))]
+    for of in (outputs, *derivatives[: 2 if how in sys.argv[2:] else 1]):
+        expected, found = (of(run)(params) for run in (alone, divided))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
+            worst = max(worst, float(abs(a - b).max() / (1 + abs(b).max())))
+    assert not outputs(divided)(params)[0].sharding.is_fully_replicated or how in ("auto", "model")
+    assert "mesh of jax, data=4, model=2" in repr(divided)
+    assert divided.plan.steps
+print(sys.argv[1], f"{worst:.1e}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_eight_devices_of_jax_are_one(name: str) -> None:
+    twice = ["mixed"] if name in ("tensor_train", "lstm") else []  # second derivatives too
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_ENABLE_X64": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_JAX, name, *twice], cwd=ROOT,
+        capture_output=True, text=True, timeout=1800, check=False,
+        env={**os.environ, **flags, "TENSORNET_CALIBRATE": "0", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]

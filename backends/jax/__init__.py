@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
+from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain
@@ -34,6 +35,7 @@ templates: Mapping[str, str] = {
     **KERNELS,
     **CONVOLUTIONS,
     "relu": "jax.nn.relu({0})",
+    **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "rsqrt": "jax.lax.rsqrt({0})",
     "within": "within({0}, {size}, {name}, {past})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
@@ -63,6 +65,12 @@ def _functions() -> Any:
     return importlib.import_module(f"{__name__}.functions")
 
 
+def _sharding() -> Any:
+    """The module of sharded functions, loaded at its first use."""
+    _library()
+    return importlib.import_module(f"{__name__}.sharding")
+
+
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
 
 
@@ -76,8 +84,11 @@ class JaxBackend(Plain):
         return CallCache(most, _signature)
 
     def namespace(self) -> Mapping[str, Any]:
-        namespace: Mapping[str, Any] = _functions().NAMESPACE
-        return namespace
+        return {**_functions().NAMESPACE, **_sharding().FUNCTIONS}
+
+    def sharded(self, graph: Any, **options: Any) -> Any:
+        """A graph as a function on a mesh of devices."""
+        return _sharding().ShardedFunction(graph, self, **options)
 
     def device(self, array: Any = None) -> str:
         jax = _library()

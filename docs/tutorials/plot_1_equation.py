@@ -38,7 +38,7 @@ layer
 
 # %%
 # A picture shows which tensor is read where, and with which axes. ``tn.draw(layer, "layer.pdf")`` writes it for
-# a paper; the ending may be ``.svg`` or ``.png`` as well.
+# a paper; the ending may be ``.svg``, ``.png``, ``.dot`` or ``.mmd`` (Mermaid) as well.
 
 tn.draw(layer)
 

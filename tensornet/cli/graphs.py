@@ -52,7 +52,7 @@ def plan(
 
 def draw(
     name: options.Named,
-    out: Annotated[Path, Option(help="The file to write: .svg, .png or .pdf.")] = GRAPH,
+    out: Annotated[Path, Option(help="The file to write: .svg, .png, .pdf, .dot or .mmd.")] = GRAPH,
     unfold: Annotated[bool, typer.Option("--unfold", help="Draw each block too, once.")] = False,
     style: Annotated[str, typer.Option(help="layers, network (of tensors), or auto.")] = "auto",
     settings: options.Settings = None,

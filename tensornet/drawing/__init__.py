@@ -1,6 +1,6 @@
 """Pictures of graphs: layered graph drawing, and tensor network diagrams.
 
-In: a graph. Out: a picture, as SVG in a notebook, or as a file of SVG, PNG or PDF. A graph becomes
+In: a graph. Out: a picture, as SVG in a notebook, or as a file of SVG, PNG, PDF, DOT or Mermaid. A graph becomes
 diagrams (`diagram`), these a scene of boxes and curves (`scene`, by `layout`), and the scene a picture (`formats`).
 """
 
@@ -14,11 +14,12 @@ from ..errors import EquationError, near, path_of
 from ..files import whole
 from ..graph.graph import Graph, of_graph
 from .diagram import Diagram, diagram_of, networks_of
-from .formats import by_matplotlib, svg
+from .formats import by_matplotlib, dot, mermaid, svg
 from .scene import Scene, in_panels, networks
 
 STYLES = ("auto", "layers", "network")
-ENDINGS = (".svg", ".png", ".pdf")
+TEXTS = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}
+"""The attribute of a picture that is in a file, by its ending."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,18 @@ class Picture:
     def _repr_html_(self) -> str:
         return f'<div style="max-width:100%;overflow-x:auto">{self.svg}</div>'
 
+    @property
+    def dot(self) -> str:
+        """The picture in DOT, for Graphviz and what reads its language."""
+        return dot(self.diagrams)
+
+    @property
+    def mermaid(self) -> str:
+        """The picture in Mermaid, for pages on GitHub, GitLab or in Jupyter."""
+        return mermaid(self.diagrams)
+
     def save(self, path: str | Path) -> None:
-        """Writes the picture to a file, in the format by which its name ends: .svg, .png or .pdf.
+        """Writes the picture to a file, in the format by which its name ends: .svg, .png, .pdf, .dot or .mmd.
 
         Raises:
             EquationError: the name ends with something else.
@@ -57,12 +68,12 @@ class Picture:
             TensornetError: the file cannot be written.
         """
         kind = path_of(path).suffix.lower()
-        if kind not in ENDINGS:
-            fix = "let it end with .svg, .png or .pdf"
+        if kind not in (*TEXTS, ".png", ".pdf"):
+            fix = "let it end with .svg, .png, .pdf, .dot or .mmd"
             raise EquationError(f"'{path}' is no name of a picture", fix=fix)
         with whole(path_of(path)) as half:
-            if kind == ".svg":
-                half.write_text(self.svg, encoding="utf-8")
+            if kind in TEXTS:
+                half.write_text(getattr(self, TEXTS[kind]), encoding="utf-8")
             else:
                 by_matplotlib(self.scene, half, kind[1:])
 
@@ -80,7 +91,7 @@ def draw(
 
     Args:
         graph: a layer or a model.
-        path: a file to write, if any: .svg, or .png or .pdf by matplotlib.
+        path: a file to write, if any: .svg; .png or .pdf, by matplotlib; .dot for Graphviz; .mmd for Mermaid.
         unfold: whether each block is drawn too, once, in a frame of its own.
         style: "layers", "network", or "auto" for a network where the graph is one.
 
@@ -94,6 +105,8 @@ def draw(
         >>> picture = tn.draw(tn.layer("y[b,o] = gelu(x[b,i] * W[o,i])", inputs="x"))
         >>> picture.svg[:4], "Σ i" in picture.svg
         ('<svg', True)
+        >>> print(tn.draw(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=8, o=4)).dot.splitlines()[-2])
+          n0_1 -- n0_3 [label=""]
     """
     if style not in STYLES:
         fix = f"{near(str(style), STYLES)}it is one of {', '.join(STYLES)}"

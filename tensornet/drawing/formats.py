@@ -1,15 +1,18 @@
-"""Scenes as SVG, and as PNG and PDF by matplotlib."""
+"""Scenes as SVG, and as PNG and PDF by matplotlib; diagrams as DOT and Mermaid, for the layout of others."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import optional
+from .diagram import Diagram, Node
 from .scene import LINE, Box, Curve, Scene
 
 Mark: TypeAlias = "tuple[str, dict[str, Any], str]"
@@ -31,6 +34,9 @@ FILLS = {
 """The colours of boxes by kind; others are white."""
 
 FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
+
+
+# ---------------------------------------------------------------------------- pictures
 
 
 def _marks(scene: Scene) -> Iterator[Mark]:
@@ -133,3 +139,64 @@ def _plot(axes: Any, mark: dict[str, Any], text: str, order: int) -> None:
         points, code = (mark["d"], Way.CURVE4) if "d" in mark else (mark["points"], Way.LINETO)
         way = Way(points, [Way.MOVETO, *[code] * (len(points) - 1)])
         axes.add_patch(PathPatch(way, **fill, **line))
+
+
+# ---------------------------------------------------------------------------- text for the layout of others
+
+
+def dot(diagrams: Sequence[Diagram]) -> str:
+    """The diagrams in DOT, the language of Graphviz."""
+    kind, arrow = ("digraph", "->") if diagrams[0].directed else ("graph", "--")
+    edges = [f"{{}} {arrow} {{}} [label={{}}{each}]" for each in ("", ", style=dashed, constraint=false")]
+    lines = _lines(diagrams, _quoted, _dot_node, edges, ("cluster_{} {{ label={}", "}"))
+    font = '[fontname="Courier", fontsize=10]'
+    return "\n".join([f"{kind} {{", f"  node {font}", f"  edge {font}", *lines, "}"])
+
+
+def _dot_node(node: Node) -> str:
+    shape = {"leg": "plaintext", "axis": "circle"}.get(node.kind, "box")
+    fill = f', style="rounded,filled", fillcolor="{FILLS.get(node.kind, WHITE)}"' if shape == "box" else ""
+    return f"{{}} [shape={shape}, label={{}}{fill}{', penwidth=2' if node.result else ''}]"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def mermaid(diagrams: Sequence[Diagram]) -> str:
+    """The diagrams in Mermaid, which GitHub, GitLab and Jupyter show."""
+    way, link = ("TD", "-->") if diagrams[0].directed else ("LR", "---")
+    edges = [f"{{0}} {each}|{{2}}| {{1}}" for each in (link, "-.->")]
+    lines = _lines(diagrams, _entities, _mermaid_node, edges, ("s{} [{}]", "end"))
+    kinds = dict.fromkeys(node.kind for each in diagrams for node in each.nodes.values())
+    styles = (f"  classDef {kind} fill:{FILLS.get(kind, WHITE)},stroke:{FAINT},color:{INK}" for kind in kinds)
+    return "\n".join([f"flowchart {way}", *(line.replace('|""|', "") for line in lines), *styles])
+
+
+def _mermaid_node(node: Node) -> str:
+    opening, closing = ("((", "))") if node.kind == "axis" else ("[", "]")
+    return f"{{}}{opening}{{}}{closing}:::{node.kind}"
+
+
+def _entities(text: str) -> str:
+    """Text in quotes, with what Mermaid reads as a sign of its own as a number."""
+    return '"' + re.sub(r'["#;&|]', lambda found: f"#{ord(found[0])};", text).replace("\n", "<br/>") + '"'
+
+
+def _lines(
+    diagrams: Sequence[Diagram],
+    quoted: Callable[[str], str],
+    node: Callable[[Node], str],
+    edges: Sequence[str],
+    group: tuple[str, str],
+) -> Iterator[str]:
+    """The lines of all nodes and edges, by templates; a diagram in layers that has a title is a group."""
+    for number, diagram in enumerate(diagrams):
+        opening, closing = group if diagram.title and diagram.directed else ("", "")
+        yield from [f"  subgraph {opening.format(number, quoted(diagram.title))}"] * bool(opening)
+        for n, each in enumerate(diagram.nodes.values()):
+            yield f"  {node(each).format(f'n{number}_{n}', quoted(chr(10).join(each.lines)))}"
+        for (start, end), edge in zip(diagram.ends, diagram.edges, strict=True):
+            text = edges[edge.back].format(f"n{number}_{start}", f"n{number}_{end}", quoted(edge.label))
+            yield f"  {text}"
+        yield from [f"  {closing}"] * bool(closing)

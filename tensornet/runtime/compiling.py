@@ -7,7 +7,7 @@ from typing import Any
 
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
-from ..errors import DtypeError, TensornetError, check_arguments
+from ..errors import BackendError, DtypeError, TensornetError, check_arguments
 from ..frontend.layers import layer
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
@@ -51,6 +51,9 @@ def compile(
     tune: str | None = None,
     backward: str = "planned",
     jit: bool = True,
+    mesh: Any = None,
+    shard: Shard = AUTO,
+    links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Executable:
     """Compiles a graph to a function, called as `f(parameters, *inputs)`.
@@ -80,6 +83,9 @@ def compile(
             "autograd" to leave all gradients to autograd.
         jit: on JAX, whether calls outside of its transforms are compiled as a whole, by `jax.jit`, once for each
             kind of arrays; otherwise operations run one after another.
+        mesh: on JAX, a `jax.sharding.Mesh`, among whose devices the work is divided. The function then takes arrays
+            of any sharding, and is compiled as a whole.
+        shard, links: what is divided along which axis of the mesh, as for `tensornet.plan`.
         **sizes: values for open sizes, the only ones accepted then; a size left out is read from the arrays at
             each call.
 
@@ -98,13 +104,24 @@ def compile(
     graph = _asked_for(graph, outputs, sizes)
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
     options: dict[str, Any] = {
-        "device": device,
         "dtype": dtype,
-        "tune": tune,
+        "memory_limit": in_bytes(memory_limit),
+        "params": held,
         "backward": backward,
-        "jit": jit,
     }
-    return Executable(graph, chosen, memory_limit=in_bytes(memory_limit), params=held, **options)
+    if mesh is None:
+        check_undivided(shard, links)
+        return Executable(graph, chosen, device=device, tune=tune, jit=jit, **options)
+    made = getattr(chosen, "sharded", None)
+    if made is None:
+        fix = "tensornet.module(graph, mesh=…, shard=…) on torch, or backend='jax'"
+        raise BackendError(f"functions of {chosen.name} run on one device", fix=fix)
+    for name, value in (("device", device), ("tune", tune)):
+        if value is not None:
+            what = f"{name}={value!r} is for one device, and mesh= has several"
+            raise BackendError(what, fix="leave it out")
+    found: Executable = made(graph, mesh=mesh, shard=shard, links=links, **options)
+    return found
 
 
 def checked_place(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tensornet.compression.compressing import held_out
 from tensornet.errors import DtypeError, EquationError, ShapeError
+from tensornet.files import whole
 from tensornet.fitting.metrics import no_batches
 
 from .rounded import Rounded
@@ -18,6 +21,9 @@ from .running import batches_in, evaluating, results
 
 FREER, LEAST = 5.0, 1e-3
 """How much faster codes are trained: small changes round to none. And the least size of a parameter."""
+
+DAMAGED = pickle.UnpicklingError, RuntimeError, EOFError, OSError
+"""What torch raises for a file that it did not write whole."""
 
 CHECKED = 10
 """How often the loss on held batches is looked at."""
@@ -31,6 +37,7 @@ def distilled(
     rate: float,
     hidden: Sequence[str],
     progress: Callable[[int, int, float], None] | None,
+    resume: Path | None,
 ) -> float:
     """Trains a network in place; see `tensornet.distill`."""
     given, held = held_out(batches_in(batches))
@@ -42,29 +49,76 @@ def distilled(
             raise EquationError(
                 "the student has no parameter to train", fix="unfreeze some: requires_grad_()"
             )
-        optimizer = torch.optim.Adam(_groups(student, parameters, rate))
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        best, kept, every = math.inf, list[torch.Tensor](), max(1, steps // CHECKED)
-        for step in range(steps + 1):
+        state = _State(parameters, torch.optim.Adam(_groups(student, parameters, rate)), steps)
+        if resume is not None and resume.exists():
+            state.read(resume)
+        every = max(1, steps // CHECKED)
+        for step in range(state.step, steps + 1):
             if step % every == 0 or step == steps:
                 with torch.no_grad():
                     lost = sum(float(_loss(*pair, batch)) for batch in held) / len(held)
-                if lost < best:
-                    best, kept = lost, [each.detach().clone() for each in parameters]
-                if best == math.inf:
-                    fix = "give batches to which both networks answer finite numbers"
-                    raise DtypeError("what student and teacher answer is not finite", fix=fix)
+                state.see(step, lost)
                 if progress is not None:
                     progress(step, steps, lost)
+                if resume is not None:
+                    state.write(resume)
             if step < steps:
-                optimizer.zero_grad()
+                state.optimizer.zero_grad()
                 _loss(*pair, given[step % len(given)]).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
-        with torch.no_grad():
-            for each, value in zip(parameters, kept, strict=True):
-                each.copy_(value)
-    return best
+                state.optimizer.step()
+                state.schedule.step()
+        _put(parameters, state.kept)
+    return state.best
+
+
+class _State:
+    """The state of a training: the step, the parameters that did best, and their loss."""
+
+    def __init__(
+        self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, steps: int
+    ) -> None:
+        self.parameters, self.optimizer = parameters, optimizer
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        self.step, self.best, self.kept = 0, math.inf, _copies(parameters)
+
+    def see(self, step: int, lost: float) -> None:
+        """Keeps the parameters if they do best. Raises an error if no loss was finite so far."""
+        self.step = step
+        if lost < self.best:
+            self.best, self.kept = lost, _copies(self.parameters)
+        if self.best == math.inf:
+            fix = "give batches to which both networks answer finite numbers"
+            raise DtypeError("what student and teacher answer is not finite", fix=fix)
+
+    def write(self, path: Path) -> None:
+        """Writes all to a file."""
+        states = {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
+        now = _copies(self.parameters)
+        with whole(path) as half:
+            torch.save({"step": self.step, "best": self.best, "kept": self.kept, "now": now, **states}, half)
+
+    def read(self, path: Path) -> None:
+        """Reads what `write` wrote.
+
+        Raises:
+            EquationError: the file holds no such state, or that of another network.
+        """
+        try:
+            found = torch.load(path, weights_only=True)
+            shapes = [[each.shape for each in found[name]] for name in ("kept", "now")]
+            self.optimizer.load_state_dict(found["optimizer"])
+            self.schedule.load_state_dict(found["schedule"])
+        except (*DAMAGED, KeyError, TypeError, AttributeError, ValueError):
+            shapes = []
+        if shapes != 2 * [[each.shape for each in self.parameters]]:
+            fix = "name another file, or remove it to begin again"
+            raise EquationError(f"{path} holds no state of a distillation of this student", fix=fix)
+        self.step, self.best, self.kept = found["step"], found["best"], found["kept"]
+        _put(self.parameters, found["now"])
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in tensors]
 
 
 def _groups(
@@ -77,6 +131,12 @@ def _groups(
         size = max(float(each.detach().pow(2).mean().sqrt()), LEAST)
         found.append({"params": [each], "lr": rate * size * (FREER if id(each) in free else 1)})
     return found
+
+
+def _put(parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for each, value in zip(parameters, values, strict=True):
+            each.copy_(value)
 
 
 class _Watched:

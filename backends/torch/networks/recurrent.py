@@ -135,10 +135,29 @@ class Recurrence(_Opened):
         watched = any(each._forward_hooks for each in self._modules.values() if each is not None)
         if is_plain and (watched or (is_bare and is_traced())):  # by transforms, which kernels do not know
             return self._looped(input, hx)
+        if watched and isinstance(input, torch.nn.utils.rnn.PackedSequence):
+            return self._one_by_one(input, hx)
         draws = self.training and self.base.dropout  # which measuring would do more than once
         if is_plain and is_bare and not (draws or _is_mixed(input) or not input.numel()):
             return self._measured(input, hx)
         return self._fused(input, hx)
+
+    def _one_by_one(self, input: Any, hx: Any) -> Any:
+        """A packed batch, each sequence in a loop of its own, so that layers see no padding."""
+        rnn, base, along = torch.nn.utils.rnn, self.base, 1 if self.base.batch_first else 0
+        padded, lengths = rnn.pad_packed_sequence(input._replace(sorted_indices=None, unsorted_indices=None))
+        hx = None if hx is None else base.permute_hidden(hx, input.sorted_indices)
+        starts, found, ends = self._starts(padded.transpose(0, along), hx), list[Any](), list[Any]()
+        for n, length in enumerate(lengths):
+            start = tuple(each[:, n : n + 1] for each in starts)
+            x = padded[:length, n : n + 1].transpose(0, along)
+            y, last = self._looped(x, start if len(start) > 1 else start[0])
+            found.append(y.flatten(0, 1))
+            ends.append(last if isinstance(last, tuple) else (last,))
+        whole = tuple(torch.cat(each, 1) for each in zip(*ends, strict=True))
+        data = rnn.pack_padded_sequence(rnn.pad_sequence(found), lengths).data
+        whole = base.permute_hidden(whole if len(whole) > 1 else whole[0], input.unsorted_indices)
+        return input._replace(data=data), whole
 
     def _measured(self, input: Any, hx: Any) -> Any:
         """The faster way at about so many rows, by the clock; without factors of states a loop is not faster."""
