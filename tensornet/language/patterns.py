@@ -7,7 +7,6 @@ axes that occur in the same tensors: `b` may match a batch, or a batch, windows 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -59,12 +58,6 @@ class Pattern:
     partial: Mapping[str, tuple[str, ...]]
     placed: frozenset[str]
     complex: bool
-
-    @functools.cached_property
-    def repeated(self) -> frozenset[Expression]:
-        """The functions, sums and products that occur more than once."""
-        parts = Counter(part for part in subexpressions(self.expression) if not isinstance(part, Ref))
-        return frozenset(part for part, count in parts.items() if count > 1 and not is_scalar(part))
 
     @functools.cached_property
     def outermost(self) -> frozenset[str]:

@@ -235,7 +235,7 @@ def _grown(axes: Collection[Axis], factors: Factors) -> Iterator[Factors]:
 def _made(product: Node, ones: Factors) -> Iterator[Way]:
     """The ways to compute a product whose result is written in windows.
 
-    Factors that belong to neither gradient nor kernel join one of the two, or multiply the result.
+    Factors that belong to neither gradient nor kernel join the gradient, or multiply the result.
     """
     windows = [window for each in ones if (window := _window_of(each)) is not None]
     summed, others = summed_axes(product), _without(product.operands, ones)
@@ -255,11 +255,9 @@ def _made(product: Node, ones: Factors) -> Iterator[Way]:
         return
     last = _having(rest, made)
     near = _without(rest, last)
-    forms = [([*given, *near], core, last), (given, [*core, *near], last), (given, core, rest)]
-    for one, other, behind in forms if near else forms[:1]:
-        kernel = _folded(product, ones, one, other, behind)
-        if kernel is not None:
-            yield kernel, behind
+    kernel = _folded(product, ones, [*given, *near], core, last)
+    if kernel is not None:
+        yield kernel, last
 
 
 def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind: Factors) -> Kernel | None:

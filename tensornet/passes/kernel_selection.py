@@ -159,7 +159,6 @@ class _Found(NamedTuple):
         outside: the names that some of these axes have outside of their sums.
         counts: numbers of the pattern that contain sizes of axes, with those of the program.
         groups: the axes of the program for each axis of the pattern, once these are known.
-        same: the parts that repeated parts of the pattern have matched: a second match would search as long again.
     """
 
     bound: Mapping[str, Expression] = MappingProxyType({})
@@ -170,7 +169,6 @@ class _Found(NamedTuple):
     outside: Mapping[str, str] = MappingProxyType({})
     counts: tuple[tuple[Expression, Expression], ...] = ()
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    same: Mapping[Expression, Expression] = MappingProxyType({})
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
         """The match with a name of the pattern bound; None if the name is bound to something else.
@@ -365,13 +363,7 @@ class _Search:
                 if value_of(part) == value_of(pattern):
                     yield found
                 return
-            case _ if found.same.get(pattern) == part:
-                yield found
-                return
-        ways = self._inside(pattern, part, found)
-        if pattern in self.pattern.repeated:
-            ways = (each._replace(same={**each.same, pattern: part}) for each in ways)
-        yield from ways
+        yield from self._inside(pattern, part, found)
 
     def _inside(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
         """Every match of a product, a sum or a call with an expression of the same kind."""
