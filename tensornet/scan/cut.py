@@ -15,7 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 from ..errors import EquationError, told_in
-from ..frontend.elaborate_ir import Expressions, elaborated, of_tensors, size_arguments
+from ..frontend.elaborate_ir import (
+    Expressions,
+    elaborated,
+    moved,
+    of_tensors,
+    scalar_expression,
+    size_arguments,
+)
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
@@ -23,7 +30,7 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
 from ..ir.function import Function, Names
 from ..ir.naming import Sizes, graph_of
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, cast, leaf, node, number, plain_reads
+from ..ir.node import Node, Operand, Size, along, cast, leaf, node, number, plain_reads
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import (
@@ -39,7 +46,7 @@ from ..language.expression import (
     references,
 )
 from ..ops.along_axes import PREVIOUS
-from ..ops.structure import CONCAT, REPEAT
+from ..ops.structure import REPEAT
 from ..ops.table import FUNCTIONS, RESERVED, Element
 from ..sizes import put_in
 
@@ -91,24 +98,14 @@ class State:
     def whole(self) -> Node:
         """Its values at all positions, where the tensor behind it is known: with the start on one side, cropped on the
         other."""
-        at, shape, own = self.at, self.node.shape, self.node.plain
-        source, written, kept = self.behind, self._shifted(int(not self.back)), shape[at] - 1
-        sizes = dict[Axis, Size](enumerate(shape))
-        if self.fill is None:
-            start = Operand(self.begin, own[:at] + own[at + 1 :])
-            rest = Operand(self.behind, (*own[:at], along((at, 1)), *own[at + 1 :]))
-            pieces: list[tuple[Axis, Size]] = [((at, 0), 1), ((at, 1), shape[at])]
-            parts, pieces = ([rest, start], pieces[::-1]) if self.back else ([start, rest], pieces)
-            lengths = sizes | {at: shape[at] + 1} | dict(pieces)
-            source = node(CONCAT.name, lengths, parts, own, over=(at, *dict(pieces)))
-            written, kept = own, shape[at]
-        operand, fill = Operand(source, self._shifted(int(self.back))), self.fill or number(0)
-        return node("copy", sizes | {at: kept}, [operand], written, shape, options=(("fill", fill),))
-
-    def _shifted(self, by: int) -> tuple[Affine, ...]:
-        """Its positions, moved along the axis."""
-        axes = range(len(self.node.shape))
-        return tuple(Affine(((axis, 1),), by if axis == self.at else 0) for axis in axes)
+        left = self.left
+        behind, begin = Ref("behind", left), Ref("begin", left[: self.at] + left[self.at + 1 :])
+        start = begin if self.fill is None else scalar_expression(self.fill)
+        expressions = Expressions(None)
+        for ref, each in ((behind, self.behind), (begin, self.begin)):
+            expressions.reads[ref] = Operand(each, tuple(map(along, ref.index)))
+        step = Call(self.step.function, (behind, start), (self.axis,))
+        return expressions.value(moved(step), left, Scope(dict(zip(left, self.node.shape, strict=True))))
 
     @property
     def starts(self) -> bool:
