@@ -319,13 +319,23 @@ def test_a_weight_reads_itself(text: str) -> None:
     np.testing.assert_allclose(tn.compile(frozen)(those_of(frozen, params), X), expected, rtol=1e-12)
 
 
-def test_new_constants_are_read() -> None:
+def test_other_leaves_and_new_constants_are_read() -> None:
     mask = np.random.default_rng(1).integers(0, 2, (8, 12)).astype("float64")
-    text = "W[o,i] = mask[o,i] * A[o,r] * B[r,i]"
-    substituted = tn.substitute(LAYER, {"W": text}, r=2, constants={"mask": mask})
+    text = "W[o,i] = mask[o,i] * A[o,r] * B[r,i] * b[o]"
+    substituted = tn.substitute(LAYER, {"W": text}, r=2, inputs="b", constants={"mask": mask})
     assert [leaf.name for leaf in substituted.parameters] == ["W.A", "W.B", "b"]
     assert [leaf.name for leaf in substituted.constants] == ["W.mask"]
-    as_if(substituted, lambda p: mask * (p["W.A"] @ p["W.B"]))
+    as_if(substituted, lambda p: mask * (p["W.A"] @ p["W.B"]) * p["b"][:, None])
+
+
+def test_a_leaf_of_another_block_is_handed_to_it(vit: tn.Graph) -> None:
+    text = "W[o,i] = S[o,j] * T[j,k] * head.W[k,i]"
+    substituted = tn.substitute(vit, {"blocks.*.mlp.W1": text}, inputs="head.W", j=5)
+    assert len(list(substituted.parts())) == len(list(vit.parts()))  # the blocks are still one
+    check(vit, substituted, images())
+    near = tn.substitute(vit, {"*.Wk": "W[o,i] = S[o,j] * Wq[j,i]"}, inputs="Wq")
+    check(vit, near, images())
+    assert tn.parameter_count(near) == tn.parameter_count(vit)  # S is as large as Wk was
 
 
 # ---------------------------------------------------------------------------- blocks and ties
@@ -463,6 +473,16 @@ def test_parts_of_common_sizes() -> None:
 
 
 # ---------------------------------------------------------------------------- several weights
+
+
+def test_a_weight_is_replaced_after_another_that_reads_it() -> None:
+    first = tn.substitute(LAYER, {"b": "v[o] = W[o,i] * c[i]"}, inputs="W")
+    second = tn.substitute(first, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
+    assert [leaf.name for leaf in second.parameters] == ["W.A", "W.B", "b.c"]
+    params = drawn(second)
+    weight = params["W.A"] @ params["W.B"]
+    expected = X @ weight.T + weight @ params["b.c"]
+    np.testing.assert_allclose(tn.compile(second)(params, X), expected, rtol=1e-12)
 
 
 def test_weights_of_one_shape_share_factors_whatever_their_sizes_are_called() -> None:

@@ -1,7 +1,7 @@
 """Weight equations: a weight as an expression in factors, from text or from the factorization table.
 
-The result is a graph without data. Its parameters are the new ones, its inputs are shared factors and the original
-weight, and its one output is the weight.
+The result is a graph without data. Its parameters are the new ones, its inputs are other leaves of the model,
+and its one output is the weight.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Weights:
 
     Args:
         graph: the model.
-        constants, init, shared, rank, modes, sizes: the arguments of `substitute`.
+        inputs, constants, init, shared, rank, modes, sizes: the arguments of `substitute`.
 
     Attributes:
         common: the factors that several weights share, as leaves of the model.
@@ -86,6 +86,7 @@ class Weights:
     def __init__(
         self,
         graph: Graph,
+        inputs: str | Sequence[str],
         constants: Mapping[str, Any],
         init: Mapping[str, Any],
         shared: str | Sequence[str],
@@ -94,6 +95,7 @@ class Weights:
         sizes: Mapping[str, Any],
     ) -> None:
         self.graph, self.rank, self.modes = graph, rank, modes
+        self.inputs = parse_names(inputs, "input")
         self.shared = [each.name for each in parse_names(shared, "parameter")]
         self.constants, self.init, self.sizes = constants, init, read_sizes(sizes)
         self.leaves = {leaf.name: leaf for leaf in graph.leaves}
@@ -108,6 +110,7 @@ class Weights:
             "a size": self.sizes,
             "a constant": self.constants,
             "a start": self.init,
+            "an input": [each.name for each in self.inputs],
             "a shared factor": self.shared,
         }
         for what, names in given.items():
@@ -127,7 +130,7 @@ class Weights:
             together: the weights that it shares factors with, including itself.
 
         Raises:
-            EquationError: the text is not in the language, or has inputs.
+            EquationError: the text is not in the language, or reads an unknown tensor.
             ShapeError: sizes disagree or are missing, or the weight has no such form.
         """
         try:
@@ -219,12 +222,15 @@ class Weights:
         """The graph of a text of the user or of the table, and the model's leaf for each of its inputs."""
         read = _WeightText(text)
         self.used |= read.words if is_own else read.words & self.init.keys()
-        names, inputs = dict[str, str](), list[str]()
+        listed = [each for each in self.inputs if each.name in read.words - read.target_names]
+        names = {each.name: self._seen(each, leaf.name) for each in (*listed, *read.inputs)}
+        inputs = [
+            _declared_as(each, self.leaves[names[each.name]], each.name in read.shown) for each in listed
+        ]
         if read.reads_itself:
             (target,) = read.target_names
             names[target] = leaf.name
-            brackets = "" if target in read.shown else f"[{show_index(index_of(leaf.dims)) or '()'}]"
-            inputs.append(f"{target}{brackets}")
+            inputs.append(target if target in read.shown else _read_as(target, leaf))
         sizes, constants, init = (
             {name: value for name, value in part.items() if name in read.words}
             for part in (given, self.constants, self.init)
@@ -235,13 +241,22 @@ class Weights:
             return layer(whole, inputs=inputs, constants=constants, init=init, **known)
 
         program = hygienic(make, sizes)
-        for each in program.inputs:
-            if each.name not in names:
-                fix = "make it a parameter, or a constant by constants="
-                raise EquationError(f"'{each.name}' is an input, and a weight is made without data", fix=fix)
         if len(program.outputs) != 1:
             raise EquationError(f"the text has {len(program.outputs)} results", fix="make it one, the weight")
         return program, names
+
+    def _seen(self, declared: Declaration, path: str) -> str:
+        """The leaf that a name in a weight refers to: in the scope of the weight, or in an enclosing one."""
+        scopes = path.split(".")[:-1]
+        for depth in range(len(scopes), -1, -1):
+            name = ".".join([*scopes[:depth], declared.name])
+            if name in self.leaves and self.leaves[name].kind != "input":
+                return name
+        known = [name for name, leaf in self.leaves.items() if leaf.kind != "input"]
+        fix = f"{near(declared.name, known)}say it by its path, or leave it out of inputs="
+        raise EquationError(
+            f"'{declared.name}' is no parameter and no constant of the graph", declared.place, fix
+        )
 
 
 @dataclass(frozen=True)
@@ -549,11 +564,25 @@ def _started(program: Graph, starts: Mapping[str, Any]) -> Graph:
 # ---------------------------------------------------------------------------- the text of a weight
 
 
+def _read_as(name: str, leaf: Leaf) -> str:
+    """The text of a tensor with the axes of a leaf."""
+    return f"{name}[{show_index(index_of(leaf.dims)) or '()'}]"
+
+
+def _declared_as(declared: Declaration, leaf: Leaf, shown: bool) -> str:
+    """An input as `layer` takes it, with the axes of the leaf unless it is declared or read with others."""
+    if declared.dims is None:
+        return declared.name if shown else _read_as(declared.name, leaf)
+    index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
+    return f"{declared.name}[{show_index(index) or '()'}]"
+
+
 class _WeightText:
     """The equations of a weight, as a user writes them.
 
     Attributes:
         words: every name in the text.
+        inputs: the inputs that it declares.
         shown: the tensors that it reads with axes.
         target: the last line, if that is an equation. It defines the weight.
     """
@@ -563,6 +592,7 @@ class _WeightText:
         self.text = textwrap.dedent(text)
         self.words = set(re.findall(r"[^\W\d]\w*(?:\.\w+)*", text))
         self.declared = [each for each in statements if isinstance(each, Declaration)]
+        self.inputs = [each for each in self.declared if each.kind == "input"]
         lines = [each for each in statements if isinstance(each, Equation)]
         self.read = [ref for line in lines for ref in line.references]
         self.shown = {ref.name for ref in self.read if ref.index}

@@ -30,6 +30,7 @@ def substitute(
     weights: str | Mapping[str, Form],
     form: Form | None = None,
     *,
+    inputs: str | Sequence[str] = (),
     constants: Mapping[str, Any] | None = None,
     init: Mapping[str, Any] | None = None,
     shared: str | Sequence[str] = (),
@@ -74,6 +75,8 @@ def substitute(
             zero. A left side without axes, `W = …`, has the axes that its line reads the original weight with, or else
             its declared axes.
         form: the equations or the factorization, if `weights` is one name or pattern.
+        inputs: other parameters and constants of the graph that the equations read. They are looked up in the scope
+            of the weight and then in the enclosing scopes. They do not become new parameters.
         constants: arrays with fixed values that the equations read, by name.
         shared: names of new parameters that weights of one pattern and shape share, besides those that the
             factorization always shares.
@@ -116,13 +119,14 @@ def substitute(
     """
     values = by_name(constants, "the constants", '{"c": array}')
     starts = by_name(init, "the starts in init", '{"P": 0.02}')
-    made = Weights(graph, values, starts, shared, rank, modes, sizes)
+    made = Weights(graph, inputs, values, starts, shared, rank, modes, sizes)
     told = _told(graph, weights if form is None else {f"{weights}": form})
     groups: dict[tuple[str, Any], tuple[str, ...]] = {}
     for leaf, _, group in told:
         groups[group] = (*groups.get(group, ()), leaf.name)
     found = {leaf.name: made.weight(leaf, text, groups[group]) for leaf, text, group in told}
     made.check_given()
+    _check_reads(found)
     bound, common = made.known.bound, tuple(made.common.values())
     if common:
         sizes = {**_sizes_in(common, (), bound), **graph.bound}
@@ -150,6 +154,15 @@ def _told(graph: Graph, weights: str | Mapping[str, Form]) -> list[_Told]:
             shape = tuple(evaluate(size, graph.bound) for size in known[path].shape)  # names may differ
             found[path] = _Told(known[path], text, (pattern, shape))
     return [found[path] for path in known if path in found]
+
+
+def _check_reads(found: Mapping[str, Weight]) -> None:
+    """Raises an error for equations that read a weight that is replaced in the same call."""
+    for path, weight in found.items():
+        for name in weight.operands:
+            if name in found:
+                fix = "replace one, and then the other in what comes out"
+                raise EquationError(f"'{path}' reads '{name}', which is replaced too", fix=fix)
 
 
 class _Placing:
