@@ -26,7 +26,7 @@ from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, changes, check_rules
-from .cotangents import GRADIENT, Cotangents, cotangents, reached, zeros
+from .cotangents import GRADIENT, Cotangents, cotangents, reached
 
 
 class Backward:
@@ -162,10 +162,6 @@ class Backward:
         each = self.nodes[name]
         self.gradient_of(each)
         return self.ask(self.cotangents.whole(each), GRADIENT.format(name))
-
-    def zeros(self, name: str) -> str:
-        """The name of a tensor of zeros with the shape of another."""
-        return self.ask(zeros(self.nodes[name]), f"{name}.none")
 
     def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
         """Adds the result of a call to the gradient of a tensor. `dims` are its dimensions in that tensor."""

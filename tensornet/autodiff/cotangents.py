@@ -125,11 +125,6 @@ def reached(gradient: Operand, sizes: Sizes, same: Callable[[Size, Size], bool])
     return Operand(made, tuple(entries))
 
 
-def zeros(each: Node) -> Node:
-    """A tensor of zeros with the shape of another."""
-    return _spread(number(0), (), each)
-
-
 def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
     """A tensor that has some dimensions of another, broadcast to all of them."""
     source = cast(term, Element.NUMBER) if term.is_scalar else term

@@ -64,7 +64,7 @@ def differentiated(
             case Node():
                 passes.through_node(item)
             case _ if item in called and passes.has_gradient(graph.calls[item].results):
-                backward_call(passes, called[item])
+                _backward_call(passes, called[item])
     for name in wrt:
         passes.gradient_of(passes.nodes[name])
     return partitioned(passes)
@@ -74,9 +74,9 @@ def _forward_calls(passes: Backward, pairs: Pairs) -> dict[int, Called]:
     """Adds the calls to the forward pass. Returns those with gradients, by number, with the joint graphs of blocks."""
     called = dict[int, Called]()
     for n, call in enumerate(passes.graph.calls):
-        if any(name in passes.active and name in passes.needed for name in call.results):
-            chosen, leaves = asked(passes, call)
-            called[n] = forward_call(passes, call, differentiated(call.graph, chosen, leaves, pairs), leaves)
+        of = tuple(output for output, name in call.made if name in passes.active and name in passes.needed)
+        if of:
+            called[n] = _forward_call(passes, call, of, pairs)
         passes.calls.append(called[n].call if n in called else call)
         passes.cotangents.uses.update(passes.given_to(call))
     return called
@@ -113,21 +113,12 @@ class Called:
     names: Mapping[str, str]
 
 
-def asked(passes: Backward, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The results of the block that have gradients, and its leaves whose gradients are required."""
-    inner = call.names()
-    wrt = (
-        leaf.name
-        for leaf in call.graph.leaves
-        if leaf.kind != "constant" and inner[leaf.name] in passes.active
-    )
-    of = (output for output, name in call.made if name in passes.active and name in passes.needed)
-    return tuple(of), tuple(wrt)
-
-
-def forward_call(passes: Backward, call: Apply, joint: JointGraph, wrt: tuple[str, ...]) -> Called:
+def _forward_call(passes: Backward, call: Apply, of: tuple[str, ...], pairs: Pairs) -> Called:
     """A call of the block's forward pass; of the block itself, if its residuals are not saved."""
-    inner = {**call.names(), **dict(call.made)}
+    inner, free = call.names(), (leaf.name for leaf in call.graph.leaves if leaf.kind != "constant")
+    wrt = tuple(name for name in free if inner[name] in passes.active)
+    inner.update(call.made)
+    joint = differentiated(call.graph, of, wrt, pairs)
     is_again = call.results[0] in passes.recomputed
     made = replace(call, apart=True) if is_again else _returning(passes, call, joint.forward, inner)
     return Called(made, joint, wrt, inner)
@@ -141,7 +132,7 @@ def _returning(passes: Backward, call: Apply, graph: Graph, inner: dict[str, str
     return replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
 
 
-def backward_call(passes: Backward, called: Called) -> None:
+def _backward_call(passes: Backward, called: Called) -> None:
     """Adds a call of the block's backward pass, and adds its results to the gradients of the block's operands."""
     call, joint, inner = called.call, called.joint, dict(called.names)
     if call.results[0] in passes.recomputed and joint.residuals:
