@@ -25,10 +25,10 @@ from ..ir.node import (
     along,
     axes_in,
     axes_of,
-    fills,
     met_axes,
     node,
     number,
+    partial_reads,
 )
 from ..ir.positions import Windowed, windowed
 from ..ir.rewriting import Program
@@ -167,10 +167,11 @@ class _Products:
                 break
             at, partner, windows, tensor = found
             rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
-            plain, own = tensor.plainly(windows), _own(tensor, windows)
-            moving = own.keys() | self._moving([plain], {**sizes, **own})
+            plain, known = tensor.plainly(windows), tensor.sized(sizes)
+            own = known.keys() - sizes.keys()
+            moving = own | self._moving([plain], known)
             outside = {*kept, *own, *axes_in(rest)}
-            made = self._product((plain, factors[partner]), outside, {**sizes, **own}, moving)
+            made = self._product((plain, factors[partner]), outside, known, moving)
             factors = [tensor.followed(made).padded(windows).plainly(()), *rest]
             new = order([factors[0].node], self.readers)
             self.active.update(each for each in new if is_active(each, self.active))
@@ -178,12 +179,8 @@ class _Products:
 
     def _windows(self, operand: Operand, sizes: Mapping[Axis, Size]) -> Windows:
         """The windows that an operand is read in."""
-        pairs = zip(operand.reads, operand.node.shape, strict=True)
-        return {
-            entry: length
-            for entry, length in pairs
-            if isinstance(entry, Affine) and entry.terms and not fills(entry, sizes, length, self.same)
-        }
+        found = partial_reads(operand, sizes, self.same).items()
+        return {entry: length for entry, length in found if isinstance(entry, Affine) and entry.terms}
 
     def _moving(self, factors: Iterable[Operand], sizes: Mapping[Axis, Size]) -> set[Axis]:
         """The axes along which windows move in factors."""
@@ -220,8 +217,8 @@ class _Products:
         sizes: Mapping[Axis, Size],
     ) -> bool:
         """Whether remaining windows are summed over, and the product is smaller than the tensor and all windows."""
-        plain, known = tensor.plainly(windows), {**sizes, **_own(tensor, windows)}
-        own, remaining = {*axes_of(plain.reads)} & sizes.keys(), self._windows(plain, known)
+        plain = tensor.plainly(windows)
+        own, remaining = {*axes_of(plain.reads)} & sizes.keys(), self._windows(plain, tensor.sized(sizes))
         left = [{axis for axis, _ in entry.terms} for entry in remaining]
         if own.isdisjoint(other) or any(len(axes & outside) > 1 for axes in left):
             return False
@@ -236,9 +233,3 @@ class _Products:
         return all(isinstance(each, int) for each in (gone, new, spread)) and bool(
             gone > new and spread > apart
         )
-
-
-def _own(tensor: Windowed, windows: Windows) -> dict[Axis, Size]:
-    """The axes that replace windows of a tensor, with their sizes."""
-    pairs = zip(tensor.reads, tensor.node.shape, strict=True)
-    return {("at", entry): length for entry, length in pairs if entry in windows}

@@ -6,7 +6,7 @@ A gradient that is constant along a dimension is kept without that dimension for
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -33,6 +33,7 @@ from ..ir.node import (
     size,
     substitute,
 )
+from ..ir.positions import apart
 from ..language.expression import Expression, Literal, free_axes
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
@@ -252,8 +253,8 @@ def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
                 factor = _piece(gradient, joined, axis, before, sizes)
             elif not has:
                 is_inside = joined in axes_of(gradient.reads) and along(joined) not in gradient.reads
-                whole = _split(gradient, sizes) if is_inside else gradient
-                here = substitute(whole.reads, {**_plain(sizes), joined: Affine((), before)})
+                whole = apart(gradient, sizes) if is_inside else gradient
+                here = substitute(whole.reads, {joined: Affine((), before)})
                 factor = Operand(whole.node, here)
             there = {*axes_of(operand.reads), *axes_of(factor.reads), joined}
             alike = tuple(a for a in axes_of(each.result) if a not in there)
@@ -261,24 +262,14 @@ def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
         before = before + (sizes[axis] if has else 1)
 
 
-def _plain(axes: Iterable[Axis]) -> dict[Axis, Affine]:
-    return {axis: along(axis) for axis in axes}
-
-
-def _split(gradient: Operand, sizes: Mapping[Axis, Size]) -> Operand:
-    """A cotangent with a dimension for each axis: a position on an axis of a composite would be a window."""
-    left = tuple(map(along, dict.fromkeys(axes_of(gradient.reads))))
-    return Operand(node("copy", sizes, [gradient], left), left)
-
-
 def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Mapping[Axis, Size]) -> Operand:
     """The slice of a cotangent at the positions of one of several concatenated operands."""
-    plain, left = _split(gradient, sizes)
+    plain, left = apart(gradient, sizes)
     axes, lengths = axes_of(left), {**sizes, joined: sizes[axis]}
     read = tuple(Affine(((a, 1),), before if a == joined else 0) for a in axes)
     options = (("fill", number(0)),)
     made = node("copy", lengths, [Operand(plain, read)], left, [lengths[a] for a in axes], (), options)
-    return Operand(made, substitute(left, {**_plain(axes), joined: along(axis)}))
+    return Operand(made, substitute(left, {joined: along(axis)}))
 
 
 def _axis(entry: Any) -> Axis:

@@ -49,6 +49,7 @@ from .node import (
     distinct_axes,
     fills,
     node,
+    partial_reads,
     whole,
 )
 
@@ -470,13 +471,9 @@ def parts(each: Node, d: int) -> tuple[int, ...] | None:
 
 def is_in_window(each: Node, axis: int) -> bool:
     """Whether an axis occurs in a window."""
-    pairs = (pair for child, reads in reads_of(each) for pair in zip(reads, child.shape, strict=True))
+    entries = (entry for operand in reads_of(each) for entry in partial_reads(operand, each.sizes))
     return any(
-        isinstance(entry, Affine)
-        and entry.axis is None
-        and axis in axes_of((entry,))
-        and not fills(entry, each.sizes, length)
-        for entry, length in pairs
+        isinstance(entry, Affine) and entry.axis is None and axis in axes_of((entry,)) for entry in entries
     )
 
 

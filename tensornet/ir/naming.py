@@ -27,7 +27,7 @@ from .equations import (
     size_of,
 )
 from .function import Function, Names
-from .node import Affine, Node, Size, fills, gathered
+from .node import Affine, Node, Operand, Size, gathered, partial_reads
 from .node import Sizes as AxisSizes
 
 # ---------------------------------------------------------------------------- the equations of a graph
@@ -215,8 +215,8 @@ def _placed(naming: Written, each: Node, inside: bool = False) -> Iterator[str]:
     yield from size_names(each.attributes["size"]) if inside and each.op == "size" else ()
     held = {*gathered((*each.result, *(entry for operand in each.operands for entry in operand.reads)))}
     for child, reads in reads_of(each):
-        for entry, length in zip(reads, child.shape, strict=True):
-            if isinstance(entry, Affine) and not fills(entry, each.sizes, length, naming.same):
+        for entry in partial_reads(Operand(child, reads), each.sizes, naming.same):
+            if isinstance(entry, Affine):
                 yield from (name for size in (entry.offset, *entry.steps) for name in size_names(size))
         if child in naming.lone or child.is_scalar:
             yield from _placed(naming, child, inside or child in held)

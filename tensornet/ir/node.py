@@ -219,6 +219,12 @@ def fills(entry: Affine | Gather, sizes: Sizes, length: Size, same: Any = operat
     return all(same(one, two) for one, two in steps) and same(product(sizes[axis] for axis in axes), length)
 
 
+def partial_reads(operand: Operand, sizes: Sizes, same: Any = operator.eq) -> dict[Affine | Gather, Size]:
+    """The positions that do not run through a dimension from end to end, with the length of the dimension."""
+    pairs = zip(operand.reads, operand.node.shape, strict=True)
+    return {entry: length for entry, length in pairs if not fills(entry, sizes, length, same)}
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def along(axis: Axis) -> Affine:
     """The position along an axis: the same object for the same axis, so that it is hashed once."""

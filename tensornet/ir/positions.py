@@ -203,10 +203,10 @@ class Windowed:
         pairs = zip(windows, starts, strict=True)
         return [ones_at(Affine(each.terms, each.offset - n), ("at", each), sizes) for each, n in pairs]
 
-    def sized(self, sizes: Iterable[Size]) -> dict[Axis, Size]:
+    def sized(self, sizes: Mapping[Axis, Size]) -> dict[Axis, Size]:
         """The sizes of the axes of a reader, and of those that replace windows."""
         lengths = zip(self.reads, self.node.shape, strict=True)
-        return dict[Axis, Size](enumerate(sizes)) | {("at", each): length for each, length in lengths}
+        return {**sizes, **{("at", each): length for each, length in lengths}}
 
     def plainly(self, windows: Container[Affine | Gather]) -> Operand:
         """The tensor, read along plain axes instead of some windows."""

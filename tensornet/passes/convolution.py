@@ -28,9 +28,9 @@ from ..ir.node import (
     axes_of,
     called,
     computed,
-    fills,
     node,
     part,
+    partial_reads,
     summed_axes,
 )
 from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
@@ -64,7 +64,9 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     whole = with_ones(product)
     if any(map(chooses, whole.operands)):  # these ones select instead of multiplying
         return
-    windowed = [each for each in whole.operands if _is_told(whole, each, program.same)]
+    windowed = [
+        each for each in whole.operands if axes_of((*partial_reads(each, whole.sizes, program.same),))
+    ]
     ones = [each for each in whole.operands if _window_of(each) is not None]
     if ones and not windowed:
         made = (computed(whole, *way, whole.sizes) for way in _made(whole, ones))
@@ -74,12 +76,6 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     else:
         return
     yield from (Change(product, each) for each in made)
-
-
-def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
-    """Whether a factor is not read from end to end along some axes, but at computed positions."""
-    pairs = zip(operand.reads, operand.node.shape, strict=True)
-    return any({*axes_of((each,))} and not fills(each, product.sizes, length, same) for each, length in pairs)
 
 
 def _window_of(factor: Operand) -> Affine | None:
@@ -106,7 +102,7 @@ def _reading(product: Node, operand: Operand, same: Callable[[Size, Size], bool]
     """A product with a factor that is read in windows."""
     windows = _windows(product, operand, same)
     tensor = windowed(operand, windows)
-    return _Reading(tensor, windows, summed_axes(product), tensor.sized(product.sizes))
+    return _Reading(tensor, windows, summed_axes(product), tensor.sized(dict(enumerate(product.sizes))))
 
 
 def _read(reading: _Reading, others: Factors) -> Iterator[Way]:
@@ -287,7 +283,7 @@ def pools(context: PassContext, program: Program, each: Node) -> Iterator[Change
     whole = len(inner) == len(windows) and sorted(inner) == sorted(each.over)
     if whole and 0 < len(windows) <= DIMENSIONS:
         tensor = Windowed(*operand, {})
-        sizes = tensor.sized(each.sizes)
+        sizes = tensor.sized(dict(enumerate(each.sizes)))
         operands = [tensor.plainly(windows), *tensor.marked(windows, sizes)]
         over = (*each.over, *(("at", window) for window in windows))
         yield Change(each, node(pooling, sizes, operands, each.result, each.shape, over, each.options))
@@ -298,9 +294,7 @@ def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -
 
     Empty if it is read at other positions as well, or twice along one axis.
     """
-    axes = [*axes_of(operand.reads)]
-    pairs = zip(operand.reads, operand.node.shape, strict=True)
-    found = [entry for entry, length in pairs if not fills(entry, each.sizes, length, same)]
+    axes, found = axes_of(operand.reads), partial_reads(operand, each.sizes, same)
     windows = [entry for entry in found if isinstance(entry, Affine) and _is_window(entry)]
     return windows if len(windows) == len(found) and len({*axes}) == len(axes) else []
 

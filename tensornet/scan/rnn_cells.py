@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from ..graph.graph import Graph
 from ..ir.node import (
-    Affine,
     Axis,
     Node,
     Operand,
@@ -176,7 +175,7 @@ class _Reading:
             concatenated([each for _, each, _ in inputs], len(self._around)) if inputs else None,
             concatenated([matrix for *_, matrix in inputs], 1) if inputs else None,
             products[0][-1] if products else None,
-            self.forms.node(biases, (_position(self.made, self.forms.sizes),), "add") if biases else None,
+            self.forms.node(biases, (row_major(self.made, self.forms.sizes),), "add") if biases else None,
         )
 
     def _product(self, term: Product) -> tuple[list[Operand], Node, Node]:
@@ -193,7 +192,7 @@ class _Reading:
         alone = frozenset[Axis]() if any(map(self.forms.recurs, given)) else summed
         if not read or {*axes_in(given)} - alone - {*read} != around:
             raise NotLinear
-        made, channels = (_position(each, self.forms.sizes) for each in (self.made, read))
+        made, channels = (row_major(each, self.forms.sizes) for each in (self.made, read))
         whole = self.forms.node(given, (*map(along, self._around), channels))
         return given, whole, self.forms.node(weights, (made, channels))
 
@@ -260,8 +259,3 @@ def _stacked(vectors: Sequence[Node | None], weights: Sequence[Node]) -> Node:
 
 def _zeros(length: Size) -> Node:
     return node("copy", {0: length}, [Operand(number(0))], (along(0),))
-
-
-def _position(axes: Sequence[Axis], sizes: Mapping[Axis, Size]) -> Affine:
-    """Some axes as one dimension."""
-    return along(axes[0]) if len(axes) == 1 else row_major(tuple(axes), sizes)
