@@ -92,7 +92,6 @@ def combine(
     written: Callable[..., Expression],
     operands: Sequence[Operand],
     first: Sequence[Operand] = (),
-    wanted: Layout | None = None,
 ) -> Value:
     """Emits a pointwise step over `first`, unchanged, and `operands`, converted as `rule` requires."""
     tensors = [each.value.element for each in operands if each.value is not None]
@@ -101,7 +100,7 @@ def combine(
     element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
     brought = [*first, *(each.converted(context, element) for each in operands)]
     values = _tensors(brought)
-    left = _common_order(context, values, wanted) if values else ()
+    left = _common_order(context, values) if values else ()
     return context.emit(left, written(*(each.expression for each in brought)), values, result)
 
 
@@ -131,20 +130,11 @@ def is_reciprocal(factor: Expression) -> bool:
 # ---------------------------------------------------------------------------- the order of the result
 
 
-def _common_order(context: LoweringContext, values: Sequence[Value], wanted: Layout | None) -> Left:
-    """The layout of a result of some operands. If they all have the same layout, it is theirs, with composites.
-
-    Otherwise it is the wanted layout, if each operand is invariant or has its axes in that order: libraries lay a
-    result out as its operands are. Otherwise `order_of` decides.
-    """
+def _common_order(context: LoweringContext, values: Sequence[Value]) -> Left:
+    """The layout of a result of some operands: theirs, with composites, if it is the same; else `order_of` decides."""
     if len({each.left for each in values}) == 1:
         return values[0].left
-    axes = {axis for each in values for axis in each.layout}
-    asked = tuple(axis for axis in wanted or () if axis in axes)
-    moving = (each.layout for each in values if each.ref.name not in context.invariant)
-    if len(asked) == len(axes) and all(each == tuple(a for a in asked if a in each) for each in moving):
-        return asked
-    return order_of(context, axes, values)
+    return order_of(context, {axis for each in values for axis in each.layout}, values)
 
 
 def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) -> Layout:
@@ -188,7 +178,7 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
     def written(*arguments: Expression) -> Call:
         return replace(call, arguments=arguments, options=numbers)
 
-    return combine(context, _rule(call), written, operands, conditions, wanted)
+    return combine(context, _rule(call), written, operands, conditions)
 
 
 def _is_product(part: Expression) -> bool:
