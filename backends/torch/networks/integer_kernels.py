@@ -44,9 +44,6 @@ class Integers:
     def __init__(self, count: int, columns: int) -> None:
         self.count, self.columns, self._kept = count, columns, Kept[list[Any]]()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Integers, (self.count, self.columns)
-
     def _pays(self, rows: int, positions: int = 1) -> bool:
         return self.count >= LEAST and self.count * positions * (rows + 4) >= WORK
 

@@ -21,11 +21,15 @@ class Kept(Generic[T]):
     """A result, and the state of the tensors that it was made of.
 
     Fused optimizers and writes to `.data` raise no version. On the CPU, therefore, values are compared as well: of
-    large tensors some. Elsewhere this would wait for the device: nothing is kept there in training mode.
+    large tensors some. Elsewhere this would wait for the device: nothing is kept there in training mode. Copies have
+    kept nothing yet.
     """
 
     def __init__(self) -> None:
         self._found: tuple[Any, list[Any], list[bytes], T, Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, ()
 
     def clear(self) -> None:
         """Forgets the result."""

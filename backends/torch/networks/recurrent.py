@@ -121,13 +121,6 @@ class Recurrence(_Opened):
         integers = integer_kernels.Integers(next(self.pairs())[1].weight.numel(), base.input_size)
         self.__dict__.update(_kept=Kept[_Flat](), _faster={}, _integers=integers)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": Kept(), "_faster": {}}
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.__dict__["_kept"] = Kept()
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         is_plain = isinstance(input, torch.Tensor) and input.ndim == 3

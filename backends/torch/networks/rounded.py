@@ -99,13 +99,6 @@ class Rounded(torch.nn.Module):
         bits = " to ".join(map(str, dict.fromkeys((np.min(self.bits), np.max(self.bits)))))
         return f"{shape} codes of {bits} bits, {self.scale.numel()} scales"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": Kept(), "_saved": Kept()}
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._kept, self._saved = Kept(), Kept()
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Saves packed codes: one tensor for all places of a factor in a network, which files hold once."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
