@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensornet.protocol import Argument, CallCache
+from tensornet.protocol import Argument, CallCache, Kept
 
 from .array_functions import Functions, namespace_of
 from .templates import standard
@@ -21,11 +22,16 @@ from .templates import standard
 templates = standard("xp")
 
 
+def processor(threads: int | None) -> str:
+    """The processor and its threads, for the version of a library."""
+    return f"{platform.processor() or platform.machine()} x{threads}"
+
+
 class Plain:
     """A backend of a library without autograd: arrays have one type, and no intermediates are kept for gradients."""
 
     def dtype(self, array: Any) -> str:
-        return str(array.dtype)
+        return str(array.dtype).split(".")[-1]
 
     def call_cache(self, most: int) -> CallCache:
         return CallCache(most)
@@ -36,7 +42,7 @@ class Plain:
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
 
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
         return None
 
     def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,9 +95,6 @@ class ArrayBackend(Plain):
             return numpy.from_dlpack(array).copy()
         except BufferError:  # NumPy 2.0 does not export read-only arrays
             return numpy.from_dlpack(self.xp.asarray(array, copy=True))
-
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype).split(".")[-1]
 
 
 def _named(library: str) -> ArrayBackend:

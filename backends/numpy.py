@@ -9,7 +9,7 @@ from typing import Any
 from tensornet.errors import BackendError
 from tensornet.protocol import backend_of
 
-from .array_api import Plain
+from .array_api import Plain, processor
 from .array_functions import Functions, namespace_of
 from .positions import scatters
 from .templates import KERNELS, standard
@@ -91,11 +91,10 @@ class NumpyBackend(Plain):
 
     def version(self, device: str) -> str:
         import os
-        import platform
 
         import numpy
 
-        return f"numpy {numpy.__version__} on {platform.processor() or platform.machine()} x{os.cpu_count()}"
+        return f"numpy {numpy.__version__} on {processor(os.cpu_count())}"
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
         import numpy

@@ -25,7 +25,7 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import CallCache, backend_of
 
-from ..array_api import Plain
+from ..array_api import Plain, processor
 from ..templates import CONVOLUTIONS, KERNELS, standard
 
 __all__ = ["JaxBackend", "backend"]
@@ -102,12 +102,9 @@ class JaxBackend(Plain):
 
     def version(self, device: str) -> str:
         import os
-        import platform
 
         found = _device(device)
-        where = found.device_kind
-        if found.platform == "cpu":
-            where = f"{platform.processor() or platform.machine()} x{os.cpu_count()}"
+        where = processor(os.cpu_count()) if found.platform == "cpu" else found.device_kind
         return f"jax {_library().__version__} on {where}"
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:

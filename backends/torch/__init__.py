@@ -13,6 +13,7 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of
 
+from ..array_api import Plain, processor
 from ..templates import COMMON, CONVOLUTIONS, KERNELS, PLAIN
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
@@ -122,7 +123,7 @@ def as_numpy(tensor: Any) -> Any:
     return (tensor if known else tensor.float()).numpy()
 
 
-class TorchBackend:
+class TorchBackend(Plain):
     """The PyTorch backend. The generated code is ordinary torch operations, so autograd,
     `torch.compile(fullgraph=True)` and `torch.export` work on it."""
 
@@ -158,14 +159,12 @@ class TorchBackend:
             raise BackendError(f"there is no device '{device}' here", fix="use device='cpu'")
 
     def version(self, device: str) -> str:
-        import platform
-
         torch = _library()
         if device.startswith("cuda"):
             self.check_here(device)
             where = torch.cuda.get_device_name(device)
         else:
-            where = f"{platform.processor() or platform.machine()} x{torch.get_num_threads()}"
+            where = processor(torch.get_num_threads())
         return f"torch {torch.__version__} on {where}"
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
@@ -208,9 +207,6 @@ class TorchBackend:
     def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
         kept: Callable[..., Kept | None] = _beside("saved_tensors").kept
         return kept(make, given, device)
-
-    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function
 
     def synchronize(self, device: str, *made: Any) -> None:
         if device.startswith("cuda"):

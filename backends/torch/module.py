@@ -242,7 +242,7 @@ class TensorModule(torch.nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name not in _REBUILT}
-        return _blank, (tuple(leaf.name for leaf in self.graph.inputs),), state
+        return _blank, (tuple(leaf.name for leaf in self.graph.inputs), type(self).__bases__[0]), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -425,12 +425,12 @@ def class_of(inputs: tuple[str, ...], base: type[TensorModule] = TensorModule) -
     return type(base.__name__, (base,), {"forward": forward, "__module__": base.__module__})
 
 
-def _blank(inputs: tuple[str, ...]) -> TensorModule:
+def _blank(inputs: tuple[str, ...], base: Any) -> TensorModule:
     """An empty module, which `__setstate__` fills."""
-    made = class_of(inputs)
+    made = class_of(inputs, base)
     return made.__new__(made)
 
 
-def make(graph: Graph, **options: Any) -> TensorModule:
+def make(graph: Graph, base: Any = TensorModule, **options: Any) -> TensorModule:
     """The module of a graph."""
-    return class_of(tuple(leaf.name for leaf in graph.inputs))(graph, **options)
+    return class_of(tuple(leaf.name for leaf in graph.inputs), base)(graph, **options)

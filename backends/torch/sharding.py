@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.placement import Placement as Place
 from tensornet.sharding.sharded import Sharded, shard_graph
 
+from . import module
 from .collectives import on_mesh
-from .module import TensorModule, backend, class_of
+from .module import TensorModule, backend
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ class ShardedModule(TensorModule):
         return super().plan if found is None else found.function.plan
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _, (names, *_), state = super().__reduce__()
-        return _blank, (names,), {**state, "_ready_at": {}}
+        made, given, state = super().__reduce__()
+        return made, given, {**state, "_ready_at": {}}
 
     def _local(self, x: torch.Tensor, place: Place) -> torch.Tensor:
         """The own part of an input, which is a DTensor or the same on all devices."""
@@ -204,13 +206,5 @@ def _own(x: Any) -> torch.Tensor:
     return found
 
 
-def _blank(inputs: tuple[str, ...]) -> TensorModule:
-    """An empty module, which `__setstate__` fills."""
-    made = class_of(inputs, ShardedModule)
-    return made.__new__(made)
-
-
-def make(graph: Graph, **options: Any) -> ShardedModule:
-    """The module of a graph on a mesh."""
-    made = class_of(tuple(leaf.name for leaf in graph.inputs), ShardedModule)
-    return made(graph, **options)  # type: ignore[return-value]
+make = functools.partial(module.make, base=ShardedModule)
+"""The module of a graph on a mesh."""
