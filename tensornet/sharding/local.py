@@ -87,9 +87,6 @@ class _Builder:
         names: dict[Variable, Variable] = {
             ("out", output): self.part.nodes[result] for output, result in reversed([*call.made])
         }
-        for each in call.graph.leaves:
-            if each.kind != "input" and call.scoped(each.name) in self.part.shared:
-                names[part.nodes[each.name]] = self.part.nodes[call.scoped(each.name)]
         pairs = ((each, names.get(each, (k, each))) for each in part.inside)
         given = {each: self.chosen[there] for each, there in pairs if there in self.chosen}
         chosen = part.solved.choices(given) if part.is_solved else given

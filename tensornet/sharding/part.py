@@ -74,10 +74,9 @@ def part_of(
     asked: Asked,
     wrt: frozenset[str],
     itemsize: int,
-    held: frozenset[str] = frozenset(),
 ) -> Part:
-    """The part of a graph, made once for equal ones; leaves in `held` are kept by its caller."""
-    return Part(graph, mesh, asked, wrt, itemsize, held)
+    """The part of a graph, made once for equal ones."""
+    return Part(graph, mesh, asked, wrt, itemsize)
 
 
 class Part:
@@ -101,9 +100,8 @@ class Part:
         asked: Asked,
         wrt: frozenset[str],
         itemsize: int,
-        held: frozenset[str],
     ) -> None:
-        self.mesh, self.asked, self.itemsize, self.held = mesh, asked, itemsize, held
+        self.mesh, self.asked, self.itemsize = mesh, asked, itemsize
         self.graph = in_loops(graph)
         self.active = active_names(self.graph, tuple(wrt))
         self.bound = self.graph.bound
@@ -132,14 +130,13 @@ class Part:
     # ---- leaves
 
     def _leaves(self) -> None:
-        shared = self.shared
+        called = {leaf.name for call in self.graph.calls for leaf in call.leaves()}
         for each in self.graph.leaves:
-            node = self.nodes[each.name]
-            if each.name in self._called and each.name not in shared:
-                continue
-            self.choices[node] = list(self._places(self.dims(each.name), (REPLICATED, VARYING)))
-            if each.kind != "input" and each.name not in self.held:
-                self._store(node, each)
+            if each.name not in called:
+                node = self.nodes[each.name]
+                self.choices[node] = list(self._places(self.dims(each.name), (REPLICATED, VARYING)))
+                if each.kind != "input":
+                    self._store(node, each)
         results = (name for call in self.graph.calls for name in call.results)
         for name in results:
             self.choices[self.nodes[name]] = list(self._places(self.dims(name), (REPLICATED,)))
@@ -147,24 +144,6 @@ class Part:
     def dims(self, name: str) -> tuple[Dim, ...]:
         """The dimensions of a tensor, with numbers for their sizes."""
         return resized(self.graph.named[name], lambda size: int(evaluate(size, self.bound)))
-
-    @functools.cached_property
-    def _called(self) -> dict[str, int]:
-        """How many calls have a leaf of this name."""
-        found: dict[str, int] = {}
-        for call in self.graph.calls:
-            for leaf in call.leaves():
-                found[leaf.name] = found.get(leaf.name, 0) + 1
-        return found
-
-    @functools.cached_property
-    def shared(self) -> frozenset[str]:
-        """The leaves of blocks that several calls or equations read."""
-        read = {ref.name for equation in self.graph.own for ref in equation.references}
-        given = {name for call in self.graph.calls for name in call.operands}
-        return frozenset(
-            name for name, times in self._called.items() if times > 1 or name in read or name in given
-        )
 
     def _store(self, node: Node, leaf: Leaf) -> None:
         """The choices for a parameter or a constant: where it is kept."""
@@ -292,9 +271,7 @@ class Part:
         names = call.names()
         inside = active_inside(call, self.active)
         wrt = frozenset(leaf.name for leaf in call.graph.leaves if leaf.name in inside)
-        own = (leaf.name for leaf in call.graph.leaves if leaf.kind != "input")
-        held = frozenset(name for name in own if call.scoped(name) in self.shared)
-        part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize, held)
+        part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize)
         count = 1 if call.along is None else int(call.along.axis.size)
         self.choices |= {(k, each): list(part.choices[each]) for each in part.inside}
         tables = [
@@ -313,17 +290,13 @@ class Part:
         return part
 
     def _renamed(self, k: int, call: Apply, part: Part) -> Iterator[tuple[Variable, Variable]]:
-        """The variables of a block that are variables here: its outputs, and leaves that others read too."""
+        """The outputs of a block, which are variables here."""
         for output, result in call.made:
             node, places = self.nodes[result], part.choices["out", output]
             if call.along is not None:
                 places = [with_axis(place, 0) for place in places]
             self.choices[node] = places
             yield (k, ("out", output)), node
-        for leaf in call.graph.leaves:
-            name = call.scoped(leaf.name)
-            if leaf.kind != "input" and name in self.shared:
-                yield (k, part.nodes[leaf.name]), self.nodes[name]
 
     def _add(self, variables: tuple[Variable, ...], costs: Any) -> None:
         """Adds a table. Two of its variables may be the same."""
@@ -347,9 +320,8 @@ class Part:
 
     @functools.cached_property
     def boundary(self) -> tuple[Variable, ...]:
-        """The variables that a caller sees: inputs, outputs, and leaves that are shared."""
-        inputs = [self.nodes[leaf.name] for leaf in self.graph.inputs]
-        inputs += [self.nodes[name] for name in sorted(self.held)]
+        """The variables that a caller sees: inputs and outputs."""
+        inputs = (self.nodes[leaf.name] for leaf in self.graph.inputs)
         return (*inputs, *(("out", name) for name in dict.fromkeys(self.graph.outputs)))
 
     @functools.cached_property

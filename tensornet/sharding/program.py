@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,26 +21,33 @@ __all__ = ["in_loops", "program_of"]
 
 @functools.lru_cache(maxsize=256)
 def in_loops(graph: Graph) -> Graph:
-    """The graph with its recurrences as calls along an axis, which are given all that they read."""
+    """The graph with its recurrences as calls along an axis.
+
+    Calls are given the parameters that something else reads too, and those along an axis all: so collectives of them
+    stand before the loop.
+    """
     graph = lower_recurrences(graph)
-    body = (_closed(each, graph.bound) if isinstance(each, Apply) else each for each in graph.body)
+    read = Counter(leaf.name for call in graph.calls for leaf in call.leaves())
+    read.update(leaf.name for leaf in graph.inputs)
+    read.update({ref.name for equation in graph.own for ref in equation.references})
+    read.update({name for call in graph.calls for name in call.operands})
+    body = (_closed(each, read, graph.bound) if isinstance(each, Apply) else each for each in graph.body)
     return replace(graph, body=tuple(body))
 
 
-def _closed(call: Apply, bound: Mapping[str, Any]) -> Apply:
-    """A call along an axis with its own leaves as inputs, so that collectives of them stand before the loop."""
-    if call.along is None:
-        return call
-    axis = replace(call.along.axis, size=evaluate(call.along.axis.size, bound))
-    own = [leaf for leaf in call.graph.leaves if leaf.kind != "input" and leaf.value is None]
+def _closed(call: Apply, read: Mapping[str, int], bound: Mapping[str, Any]) -> Apply:
+    """A call with the parameters that are read more than once as inputs; along an axis, with all of its own."""
+    free = [leaf for leaf in call.graph.leaves if leaf.kind != "input" and leaf.value is None]
+    own = [leaf for leaf in free if call.along is not None or read[call.scoped(leaf.name)] > 1]
     given = [replace(leaf, kind="input") for leaf in own]
     others = [leaf for leaf in call.graph.leaves if leaf not in own]
     inputs = [leaf for leaf in others if leaf.kind == "input"]
     block = replace(call.graph, leaves=(*inputs, *given, *(leaf for leaf in others if leaf.kind != "input")))
-    along = replace(call.along, axis=axis)
-    return replace(
-        call, graph=block, along=along, operands=(*call.operands, *(call.scoped(leaf.name) for leaf in own))
-    )
+    operands = (*call.operands, *(call.scoped(leaf.name) for leaf in own))
+    along = call.along
+    if along is not None:
+        along = replace(along, axis=replace(along.axis, size=evaluate(along.axis.size, bound)))
+    return replace(call, graph=block, along=along, operands=operands)
 
 
 def program_of(graph: Graph) -> tuple[Program, dict[str, Node]]:
