@@ -80,9 +80,3 @@ def test_what_is_reckoned_outside_adds_to_nothing() -> None:
     x, expected = np.random.default_rng(0).standard_normal((6, 2)), np.zeros((5, 2))
     expected[[1, 3]] = x[[1, 2]]
     np.testing.assert_allclose(tn.compile(graph)({}, x), expected)
-
-
-def test_blocks_may_add() -> None:
-    text = "def counted(e):\n    n[v] = 0\n    n[e[b]] += repeat[b](1)\n    v: 4\ny = counted(e)"
-    found = tn.compile(tn.layer(text, inputs="e[b]"))({}, np.array([0, 3, 3]))
-    np.testing.assert_array_equal(found, [1, 0, 0, 2])

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.display import in_bytes
 from tensornet.language.parser import read_size
-from tensornet.ops.table import FUNCTIONS
 from tensornet.sizes import solve_size
 
 from .programs import SUMMED_ALONE
@@ -161,13 +160,6 @@ def test_the_line_that_sizes_a_table_is_the_one_that_the_error_gives() -> None:
 def test_a_constant_may_be_of_any_library(value: Any) -> None:
     graph = tn.layer("y[i] = x[i] * c[i]", inputs="x", constants={"c": value})
     np.testing.assert_array_equal(tn.compile(graph)({}, np.array([1.0, 2.0])), [0.5, 1.0])
-
-
-@pytest.mark.parametrize("options", [{"arity": 0, "numpy": np.hypot}, {"numpy": 3}, {}], ids=str)
-def test_a_function_that_is_refused_is_not_registered(options: dict[str, Any]) -> None:
-    with pytest.raises((tn.EquationError, tn.ShapeError), match="'mine'"):
-        tn.register("mine", **options)
-    assert "mine" not in FUNCTIONS
 
 
 # ---------------------------------------------------------------------------- warnings belong to everybody

@@ -204,14 +204,6 @@ def test_the_floor_of_a_quotient_of_integers_is_exact(t: int, divisor: int) -> N
         assert found.tolist() == [t // divisor]
 
 
-def test_a_quotient_of_sizes_is_exact() -> None:
-    for size in (49, 98, 103, 107):
-        graph = tn.layer("y[n] = x[n] + floor(n / m) - floor(2 * n / n)", inputs="x", n=size, m=size)
-        np.testing.assert_array_equal(tn.compile(graph)({}, np.zeros(size)), -1.0)
-    symbolic = tn.layer("y[n] = x[n] + floor(n / 49)", inputs="x")
-    np.testing.assert_array_equal(tn.compile(symbolic)({}, np.zeros(49)), 1.0)
-
-
 # ---------------------------------------------------------------------------- positions
 
 

@@ -59,24 +59,6 @@ def test_a_function_of_ones_own_may_have_a_derivative() -> None:
     assert FUNCTIONS["unknown"].derivative == ()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"derivative": "g *"},
-        {"derivative": ""},
-        {"derivative": ("g", "g")},
-        {"derivative": "g", "arity": 2},
-        {"derivative": (3,)},
-        {"derivative": "g", "over_axis": True},
-    ],
-    ids=str,
-)
-def test_a_derivative_is_an_expression_for_each_operand(options: dict[str, Any]) -> None:
-    with pytest.raises(tn.EquationError, match="the derivative of 'undone' is"):
-        tn.register("undone", numpy=np.cbrt, **options)
-    assert "undone" not in FUNCTIONS
-
-
 # ---------------------------------------------------------------------------- what rows say
 
 
