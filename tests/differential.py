@@ -89,7 +89,7 @@ def check(
     run = _compiled(graph, backend)
     _compare(case, _called(graph, run, arrays, backend), expected, "values", case.outputs)
     done["values"] += 1
-    if backend == "numpy":
+    if backend == "numpy" and (thorough or case.seed % 2 == 0):
         _core(case, graph, arrays, expected)
         done["core form"] += 1
     if thorough or case.seed % 4 == 2:
@@ -109,7 +109,7 @@ def check(
         found = _called(frozen, _compiled(frozen, backend), arrays, backend)
         _compare(case, found, expected, "frozen", case.outputs)
         done["frozen"] += 1
-    if "b" in case.sizes and has(case.text, "b") and "b" not in case.given:
+    if "b" in case.sizes and has(case.text, "b") and "b" not in case.given and (thorough or case.seed % 2):
         _other_batch(case, graph, run, backend, done)
     if case.gradients and not case.special:
         _gradients(case, graph, arrays, expected, backend, done, thorough)

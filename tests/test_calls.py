@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.errors import EquationError, ShapeError
-from tensornet.graph.graph import inlined
 
 from .conftest import examples
 from .differential import by_numpy
@@ -32,11 +31,8 @@ ATTENTION = """
 """
 LAYERS: dict[str, Callable[[], tn.Graph]] = {
     "attention": lambda: tn.layer(ATTENTION, inputs="x", h=2, d=5),
-    "narrow": lambda: tn.layer(ATTENTION, inputs="x", h=1, d=3),
     "dense": lambda: tn.layer("y[...,o] = tanh(x[...,c] * W[o,c] + u[o])", inputs="x", o=6),
     "wide": lambda: tn.layer("h[b,i,f] = gelu(x[b,i,c] * W1[f,c])\ny[b,i,c] = h * W2[c,f]", inputs="x", f="2*c"),
-    "placed": lambda: tn.layer("at[i] = index(i)\ny[b,i,c] = x[b,i,c] + P[at[i],c]", inputs="x[b,i,c]", P0=9),
-    "windows": lambda: tn.layer("m[b,p,c] = mean[u](x[b,(p,u),c])\ny[b,(p,u),c] = x[b,(p,u),c] - m[b,p,c]", inputs="x", u=2),
     "same": lambda: tn.layer("y[b,i,c] = x[b,i,c]", inputs="x"),
 }  # fmt: skip
 
@@ -53,26 +49,6 @@ def tower(names: tuple[str, ...], **sizes: int) -> tn.Graph:
     return tn.model(forward, inputs="x[b,i,c]", **sizes)
 
 
-@st.composite
-def models(draw: Callable[[Any], Any]) -> tn.Graph:
-    """Towers called one after another, some again under the same scope, some within a block of their own."""
-    kinds = st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3)
-    towers = [tower(tuple(names)) for names in draw(st.lists(kinds, min_size=1, max_size=2))]
-    called = st.tuples(st.integers(0, len(towers) - 1), st.integers(0, 2))
-    order = draw(st.lists(called, min_size=1, max_size=4))
-    nested = draw(st.booleans())
-
-    def forward(x: Any) -> Any:
-        for number, (which, scope) in enumerate(order):
-            x = towers[which](x, scope=f"t{which}.{scope if nested else number}")
-        return x
-
-    inner = tn.model(forward, inputs="x[b,i,c]", c=6, i=8)
-    if not nested:
-        return inner
-    return tn.model(lambda x: (inner(x, scope="first"), inner(inner(x, scope="second"))), inputs="x[b,i,c]")
-
-
 def arrays_of(graph: tn.Graph, seed: int) -> tuple[dict[str, Any], Any]:
     rng = np.random.default_rng(seed)
     parameters = {name: 0.3 * a for name, a in tn.init(graph, seed=seed, dtype="float64").items()}
@@ -85,47 +61,6 @@ def agrees(graph: tn.Graph, seed: int) -> None:
     parameters, x = arrays_of(graph, seed)
     (expected,) = by_numpy(graph.flat, {**parameters, "x": x}).values()
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected, atol=1e-12)
-
-
-@examples(20)
-@given(models(), st.integers(0, 99), st.randoms(use_true_random=False))
-def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance: Any) -> None:
-    parameters, x = arrays_of(graph, seed)
-    expected = by_numpy(graph.flat, {**parameters, "x": x})
-    some = inlined(graph, lambda call: chance.random() < 0.5)
-    for each in (graph, graph.flat, some):
-        assert {leaf.name for leaf in each.leaves} == {leaf.name for leaf in graph.leaves}
-        found = tn.compile(each)(parameters, x)
-        for value, name in zip(found if isinstance(found, tuple) else (found,), each.outputs, strict=True):
-            np.testing.assert_allclose(value, expected[graph.outputs[each.outputs.index(name)]], atol=1e-11)
-
-
-@examples(8)
-@given(models())
-def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
-    assert tn.layer(str(graph)) == graph
-    assert tn.Graph.from_json(graph.to_json()) == graph
-    assert hash(tn.layer(str(graph))) == hash(graph)
-    assert tn.layer(str(graph)).flat == graph.flat
-    assert tn.layer(str(graph.flat)) == graph.flat
-
-
-@examples(8)
-@given(models())
-def test_formulas_are_those_of_all_equations(graph: tn.Graph) -> None:
-    flat = graph.flat
-    assert sympy.expand(tn.parameter_formula(graph) - tn.parameter_formula(flat)) == 0
-    assert tn.parameter_table(graph) == tn.parameter_table(flat)
-    assert sympy.expand(tn.flop_formula(graph, naive=True) - tn.flop_formula(flat, naive=True)) == 0
-    b = {"b": 3}
-    assert tn.flop_count(graph, naive=True, **b) == tn.flop_count(flat, naive=True, **b)
-    sizes = {**b, **({"i": 8} if "i" in graph.open_sizes else {})}
-    assert isinstance(tn.flop_count(graph, **sizes), int)
-    names = {name for size in tn.flop_formula(graph).free_symbols for name in [size.name]}
-    assert names <= {*graph.bound, *graph.open_sizes}
-    assert {**tn.init(graph, seed=1)}.keys() == tn.init(flat, seed=1).keys()
-    for name, array in tn.init(graph, seed=1).items():
-        np.testing.assert_array_equal(array, tn.init(flat, seed=1)[name])
 
 
 def test_equal_calls_are_planned_and_written_once() -> None:

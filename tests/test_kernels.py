@@ -110,25 +110,6 @@ def test_a_row_that_sees_nothing_is_nan_where_scores_become_infinite(dtype: str,
     assert not found[:, 4].isnan().any()
 
 
-def test_attention_in_windows_brings_its_tensor_into_order_once() -> None:
-    graph = tn.layer(
-        """
-        q[b,m,n,h,i,p,d] = x[b,(m,i),(n,p),c] * Wq[(h,d),c] + bq[(h,d)]
-        k[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),c] * Wk[(h,d),c]
-        v[b,m,n,h,j,r,f] = x[b,(m,j),(n,r),c] * Wv[(h,f),c]
-        y[b,(m,i),(n,p),(h,f)] = softmax[j,r](q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d]) * v[b,m,n,h,j,r,f]
-        """,
-        inputs="x", h=3, d=32, f=32, c=96, m=4, n=5, i=7, j=7, p=7, r=7,
-    )  # fmt: skip
-    code = tn.plan(graph, backend="torch", b=2).code
-    assert KERNEL in code
-    assert code.count(".contiguous()") == 1
-    x = np.random.default_rng(0).standard_normal((2, 28, 35, 96))
-    given = {**tn.init(graph, dtype="float64"), "x": x}
-    found, expected = computed(graph, given, "torch"), by_numpy(graph, given)
-    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-9, atol=1e-12)
-
-
 # ---------------------------------------------------------------------------- of the user's own
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE, "ignore:.* encountered in:
 
 KEPT = Path(__file__).parent / "data" / "programs.txt"
 SHARE_REFUSED = 0.15
-BY_DAY = {"numpy": 1, "torch": 4, "jax": 24, "array-api-strict": 6}
+BY_DAY = {"numpy": 1, "torch": 4, "jax": 48, "array-api-strict": 6}
 """On a backend each so many of the written programs run by day, and all of them by night."""
 THOROUGH = 12
 """By day each so many of them is thorough on NumPy; those that torch has leave their gradients to it."""
@@ -109,7 +109,7 @@ def test_what_went_wrong_once(record: str, backend: str) -> None:
 
 
 def test_random_programs() -> None:
-    found = survey(0, range(36), every=36, smaller=False)
+    found = survey(0, range(24), every=24, smaller=False)
     assert not found.findings, str(found)
     assert sum(found.refused.values()) < SHARE_REFUSED * found.tried, str(found)
 

@@ -83,7 +83,7 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("is_projected", [True, False])
+@pytest.mark.parametrize("is_projected", sampled([True, False], [True]))
 def test_two_stages_against_their_equations(is_projected: bool) -> None:
     """A5, A6, A9, A10 in one: eq. 3.0.9–3.0.21 by einsum, each stage of one window and one layer."""
     stages = ((2, 1, 3), (2, 2, 3)), (1, 1), ((1, 1, 3), (2, 1, 1))
@@ -144,7 +144,7 @@ def test_the_head_has_the_formula_of_the_thesis() -> None:
     assert str(table["head"]) == "i1*r1 + i2*r2 + i3*r3 + o*s + o + r1*r2*r3*s"
 
 
-@pytest.mark.parametrize("tensorized", [PARTS, ()])
+@pytest.mark.parametrize("tensorized", [PARTS, pytest.param((), marks=pytest.mark.slow)])
 def test_mlps_drop_values_in_training(tensorized: tuple[str, ...]) -> None:
     graph = models.tensor_swin(**{**small, "depths": (1, 1)}, tensorized=tensorized, dropout=0.5)
     module, x = tn.module(graph), torch.randn(2, 3, 16, 16)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import sympy
 
 import tensornet as tn
 from tensornet.graph.argument_shapes import sizes_from_shapes
+from tensornet.graph.graph import inlined
 
 from ..conftest import those_of
 from . import SilentChangeError, Trial
@@ -44,14 +47,51 @@ def compositions(trial: Trial) -> None:
     trial.note(f"x[{','.join(axes)}] {shape}, bound {bound}")
     model = _model(trial, layers, axes, bound)
     sized = model.bind(**sizes_from_shapes(model, model.inputs, [x.shape]))
-    for each in (model, model.flat, sized, sized.flat):
+    scopes = ("one", random.choice(("one", "two")))
+    read = f"x[{','.join(axes)}]"
+    twice = tn.model(lambda x: tuple(model(x, scope=each) for each in scopes), inputs=read, **bound)
+    parameters |= {f"{scope}.{name}": each for scope in scopes for name, each in parameters.items()}
+    for each in (model, model.flat, sized, sized.flat, twice):
         again = tn.layer(str(each))
-        if again != each or tn.Graph.from_json(each.to_json()) != each:
+        if again != each or hash(again) != hash(each) or tn.Graph.from_json(each.to_json()) != each:
             raise SilentChangeError("it reads back as another graph")
-        found = tn.compile(again)(those_of(each, parameters), x)
-        if found.shape != value.shape or not np.allclose(found, value, rtol=1e-8, atol=1e-9):
-            told = f"the model gives {np.ravel(found)[:4]}, its layers {np.ravel(value)[:4]}"
+        if again.flat != each.flat:
+            raise SilentChangeError("it reads back as another graph once all calls are written out")
+        _agrees(again, parameters, x, value)
+    some = inlined(twice, lambda call: trial.chance(0.5))
+    if {leaf.name for leaf in some.leaves} != {leaf.name for leaf in twice.leaves}:
+        raise SilentChangeError("it has other leaves where some calls are written out")
+    _agrees(some, parameters, x, value)
+    if trial.chance(0.2):
+        _counts(twice)
+
+
+def _agrees(graph: tn.Graph, parameters: Mapping[str, Any], x: Any, value: Any) -> None:
+    """Each result of a graph has this value."""
+    found = tn.compile(graph)(those_of(graph, parameters), x)
+    for each in found if isinstance(found, tuple) else (found,):
+        if each.shape != value.shape or not np.allclose(each, value, rtol=1e-8, atol=1e-9):
+            told = f"the model gives {np.ravel(each)[:4]}, its layers {np.ravel(value)[:4]}"
             raise SilentChangeError(told)
+
+
+def _counts(graph: tn.Graph) -> None:
+    """Formulas, numbers and starts are those of all equations."""
+    flat, sizes = graph.flat, dict.fromkeys(graph.open_sizes, 3)
+    for formula in (tn.parameter_formula, functools.partial(tn.flop_formula, naive=True)):
+        one, two = (formula(each).subs(dict(each.bound)).subs(dict(each.bound)) for each in (graph, flat))
+        if sympy.expand(one - two) != 0:
+            raise SilentChangeError("a formula is not that of all equations")
+    if tn.parameter_table(graph) != tn.parameter_table(flat):
+        raise SilentChangeError("the table of parameters is not that of all equations")
+    if tn.flop_count(graph, naive=True, **sizes) != tn.flop_count(flat, naive=True, **sizes):
+        raise SilentChangeError("the FLOPs are not those of all equations")
+    names = {size.name for size in tn.flop_formula(graph).free_symbols}
+    if not isinstance(tn.flop_count(graph, **sizes), int) or not names <= {*graph.bound, *graph.open_sizes}:
+        raise SilentChangeError("a formula speaks of sizes that the graph has not")
+    starts, others = tn.init(graph, seed=1, **sizes), tn.init(flat, seed=1, **sizes)
+    if starts.keys() != others.keys() or any((starts[name] != others[name]).any() for name in starts):
+        raise SilentChangeError("parameters start at other numbers than those of all equations")
 
 
 def _model(

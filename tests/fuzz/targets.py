@@ -8,7 +8,7 @@ TARGETS = {
     each.name: each
     for each in (
         Target("texts", texts.attempt, 100_000),
-        Target("compositions", programs.compositions, 3_000),
+        Target("compositions", programs.compositions, 2_000),
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
         Target("names", names.attempt, 2_000),
