@@ -539,17 +539,15 @@ class _Search:
         """The names of a node's axes where it is read, or its positions; None if it is read as it is not written."""
         node, reads = operand
         known = dict[Axis, Affine]()
-        for axes, entry, length in zip(node.dims, reads, node.shape, strict=True):
+        for axes, entry in zip(node.dims, reads, strict=True):
             names = [str(axis) for axis in axes_of((entry,))]
             if axes is not None and len(axes) == 1 and isinstance(entry, Affine) and not names:
                 known[axes[0]] = entry
                 continue
             if axes is None or len(names) != len(axes) or entry != row_major(tuple(names), self.sizes):
                 return None
-            sizes = [length] if len(axes) == 1 else [node.sizes[axis] for axis in axes]
-            if not all(
-                self.program.same(self.sizes[name], size) for name, size in zip(names, sizes, strict=True)
-            ):
+            pairs = zip(names, axes, strict=True)
+            if not all(self.program.same(self.sizes[name], node.sizes[axis]) for name, axis in pairs):
                 return None
             known |= dict(zip(axes, map(along, names), strict=True))
         moving = [at for at in known.values() if at.terms]

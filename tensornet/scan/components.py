@@ -420,18 +420,23 @@ class Block:
 
     # ---- equations
 
-    def call(self, graph: Graph, operands: Iterable[str], stems: Iterable[str], way: Along) -> Apply:
-        """A call of the block.
+    def call(self, outputs: Mapping[str, Node], stems: Iterable[str]) -> Apply:
+        """The call of the block along the axis.
 
         Args:
-            graph: what `graph` made, which may have found more inputs: those that starts of inner recurrences read.
-            operands: what it is given, without whole tensors.
-            stems: the names of its results, which may get numbers.
-            way: how it is called along the axis.
+            outputs: the results of the block, by name.
+            stems: the names of the results of the call, which may get numbers.
         """
-        names, taken = self.components.names, self.components.taken
-        held = (names[each] for each, made in self.wholes.items() if self.leaves[made].kind == "input")
-        return Apply(graph, (*operands, *held), tuple(map(taken.fresh, stems)), "", True, way)
+        graph, component, names = self.graph(outputs), self.component, self.components.names
+        given = [names[each] for each, _ in self.cuts] + component.starts
+        given += [names[each] for each, made in self.wholes.items() if self.leaves[made].kind == "input"]
+        along = Along(
+            NamedAxis(component.state.axis, component.length),
+            tuple(at for _, at in self.cuts),
+            tuple([*outputs].index(self.named(state.behind)) for state in component.outer.values()),
+            component.state.back,
+        )
+        return Apply(graph, tuple(given), tuple(map(self.components.taken.fresh, stems)), "", True, along)
 
     def graph(self, outputs: Mapping[str, Node]) -> Graph:
         """The block as a graph, whose inputs are cut tensors, states and whole tensors, with constants last.

@@ -17,9 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
-from ..graph.leaves import Along
 from ..graph.recurrences import is_step
-from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.equations import reads_of
 from ..ir.node import Node, axes_of, moved_in
 from .components import Block, Component, Components
@@ -74,16 +72,8 @@ def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
     joined = [each for each in stacked if component.is_read(each)]
     new = {each: _unstacked(component, each, stacked[each]) for each in joined}
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
-    graph = block.graph(outputs)
-    operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
-    stems = dict.fromkeys(f"{block.named(each)}.along" for each in joined)
-    way = Along(
-        NamedAxis(component.state.axis, component.length),
-        tuple(at for _, at in block.cuts),
-        tuple([*outputs].index(block.named(each)) for each in following),
-        component.state.back,
-    )
-    components.call(block.call(graph, operands, stems, way), dict.fromkeys(stacked[each] for each in joined))
+    call = block.call(outputs, dict.fromkeys(f"{block.named(each)}.along" for each in joined))
+    components.call(call, dict.fromkeys(stacked[each] for each in joined))
     return new
 
 

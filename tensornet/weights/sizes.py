@@ -77,11 +77,7 @@ class ModelSizes:
             if not are_equal(own, other, self.graph.bound):
                 raise _unequal(name, ours, own, other)
             return True
-        bare = name_of(own)
-        if bare is not None and not isinstance(size, int):
-            private.solution[bare] = size
-            return True
-        if not isinstance(other, int):
+        if not isinstance(size if name_of(own) else other, int):  # a name stands for a formula, known or not
             try:
                 return private.solve(own, size)
             except ShapeError:
