@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -248,14 +247,12 @@ class Program:
 
         Positions for kernels are written where they are read.
         """
-        slots, leaves, new = list[Node](), list[Leaf](), dict[Node, Node]()
-        given, made = (self._unlike_sizes(stem) for stem in "xy")
+        given, new = dict[Node, Leaf](), dict[Node, Node]()
         told = {child for each in nodes for child in each.children if is_position_operand(each, child)}
 
         def give(each: Node) -> None:
-            leaves.append(self._leaf(each, next(given)))
-            new[each] = leaf("input", each.shape, each.element, n=len(slots))
-            slots.append(new[each])
+            new[each] = leaf("input", each.shape, each.element, n=len(given))
+            given[new[each]] = self._leaf(each, f"x@{len(given)}")  # no size has such a name
 
         for each in nodes:
             for child in each.children:
@@ -269,15 +266,9 @@ class Program:
         for each in outputs:
             if each not in new:  # an existing node takes no time
                 give(each)
-        results = {new[each]: next(made) for each in outputs}
-        names = Names(tuple(leaves), tuple(results.values()), self.names.sizes, {**results}, {})
-        return Program(Function(tuple(slots), tuple(results), self.function.sizes), names)
-
-    def _unlike_sizes(self, stem: str) -> Iterator[str]:
-        """Names that no size has."""
-        sizes = {*self.function.sizes, *(name for name, _ in self.names.sizes)}
-        names = (f"{stem}{n}" for n in itertools.count())
-        return (name for name in names if name not in sizes)
+        results = {new[each]: f"y@{n}" for n, each in enumerate(outputs)}
+        names = Names(tuple(given.values()), tuple(results.values()), self.names.sizes, {**results}, {})
+        return Program(Function(tuple(given), tuple(results), self.function.sizes), names)
 
     def _leaf(self, each: Node, name: str) -> Leaf:
         """A node as a leaf, of the kind that it has in the program."""
