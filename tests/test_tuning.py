@@ -11,7 +11,7 @@ import torch
 
 import tensornet as tn
 from tensornet.codegen import tuning
-from tensornet.device.timing import Timing
+from tensornet.device.timing import Clock, Timing, timings
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 
@@ -44,6 +44,21 @@ def test_the_fastest_by_the_clock_is_taken(clock: list[Plan]) -> None:
     assert len({plan.code for plan in clock}) == len(clock)
     assert found == clock[-1]
     assert clock[0] == tn.plan(TCL, compare=False, **SIZES)
+
+
+def test_a_slow_first_turn_leaves_no_candidate_out(
+    clock: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device that wakes up: what is looked at first takes long, and all are fast later."""
+    turns: list[int] = []
+
+    def sample(_: Clock, call: int, repeats: int) -> float:
+        turns.append(call)
+        return 100.0 if len(turns) <= len(set(turns)) else 1.0 / (10 + call)
+
+    monkeypatch.setattr(tuning, "timings", timings)
+    monkeypatch.setattr(Clock, "sample", sample)
+    assert tn.plan(TCL, tune="measure", compare=False, **SIZES) == clock[-1]
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])

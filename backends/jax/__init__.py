@@ -5,8 +5,8 @@
 - Without `jax_enable_x64` there are no 64-bit elements: arrays of float64 become float32, and positions and counts
   are int32, exact below 2³¹. Set it for the process, by `jax.config.update` or `JAX_ENABLE_X64=1`: constants are
   computed in a separate thread, where a `with` block has no effect.
-- Positions are checked if they have values: with `jit=False`, and outside of loops. Traced ones have none. A read at
-  a wrong position then gives NaN or the least integer, and an addition at one is dropped.
+- Positions are checked if they have values. While a transform traces, and in a loop, they have none. A read at a
+  wrong position then gives NaN or the least integer, and an addition at one is dropped.
 - Subnormal numbers count as 0.
 - A pure function has no random numbers of its own, so dropout raises an error in training: give its mask as an input.
 - XLA divides by a number by multiplying with its reciprocal, which may differ in the last bit. Integers are divided
@@ -27,6 +27,7 @@ from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain, processor
 from ..templates import CONVOLUTIONS, KERNELS, standard
+from .jit import as_one
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -129,8 +130,7 @@ class JaxBackend(Plain):
         return found if found.dtype.kind in "biufc" else found.astype(numpy.float32)
 
     def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        found: Callable[..., Any] = _functions().as_one(function)
-        return found
+        return as_one(function)
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tensornet.errors import BackendError, ShapeError, no_positions, outside
+from tensornet.errors import BackendError, ShapeError, no_positions
 
 from ..array_functions import Functions, namespace_of
 from ..loops import in_pieces
 from ..positions import floor_divide, scatters
 from ..windows import Windows, convolutions, margins
 from .grouped_gemm import grouped_matmul, grouped_outer
+from .jit import check, looked, unlooked
 
 
 def element(name: str) -> Any:
@@ -68,9 +68,10 @@ class _JaxFunctions(Functions):
             return tuple(found[number] for number in following), found[:results]
 
         moved = tuple(jnp.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
-        if any(map(_varying, (*moved, *states, *rest))):
-            states = _settled(step, states, [each[0] for each in moved])
-        _, found = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
+        with unlooked():
+            if any(map(_varying, (*moved, *states, *rest))):
+                states = _settled(step, states, [each[0] for each in moved])
+            _, found = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
         return found[0] if len(found) == 1 else found
 
     def whole(self, x: Any) -> Any:
@@ -95,13 +96,13 @@ class _JaxFunctions(Functions):
                 raise ShapeError(
                     f"'{name}' holds positions, where there are 0", fix="there is nothing to choose from"
                 )
+            looked(index, size, name)
             index = index.astype(int)
             return jnp.where((index >= 0) & (index < size), index, past)
         if index.size:
             with jax.ensure_compile_time_eval():  # the index has values, even inside a trace
                 low, high = int(index.min()), int(index.max())
-            if low < 0 or high >= size:
-                raise outside(name, low if low < 0 else high, size)
+            check(low, high, size, name)
         return index.astype(int)
 
     def floor_divide(self, a: Any, b: Any) -> Any:
@@ -134,7 +135,8 @@ class _JaxFunctions(Functions):
         starts = length * jnp.arange(whole)
         if whole < 2 or not isinstance(starts, jax.core.Tracer):
             return in_pieces(self, function, size, length, axes)
-        stacked = jax.tree.leaves(jax.lax.map(lambda at: function(at, length), starts))
+        with unlooked(must=True):
+            stacked = jax.tree.leaves(jax.lax.map(lambda at: function(at, length), starts))
         parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
         if size % length:
             parts.append(jax.tree.leaves(function(whole * length, length)))
@@ -238,31 +240,6 @@ def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
 
 
 convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
-
-
-def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays and of `training`, compiled as a whole by `jax.jit`.
-
-    Inside another trace the function runs uncompiled, and so does one that calls functions that cannot be traced.
-    """
-    untraced = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError
-    is_traceable = True
-
-    @functools.partial(jax.jit, static_argnames=("training",))
-    def compiled(*arrays: Any, **options: Any) -> Any:
-        return function(*arrays, **options)
-
-    @functools.wraps(function)
-    def run(*arrays: Any, **options: Any) -> Any:
-        nonlocal is_traceable
-        if is_traceable and not any(isinstance(each, jax.core.Tracer) for each in arrays):
-            try:
-                return compiled(*arrays, **options)
-            except untraced:
-                is_traceable = False
-        return function(*arrays, **options)
-
-    return run
 
 
 NAMESPACE = {

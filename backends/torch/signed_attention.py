@@ -25,6 +25,12 @@ Tensor: TypeAlias = torch.Tensor
 TILE = 2**18
 """The number of scores in a tile on a CPU. Twice as many take 0.96 of the time, and twice the memory."""
 
+LARGER = 2**26
+"""The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
+
+WHOLE = 2**30
+"""Up to so many scores other devices compute them whole, in ordinary operations."""
+
 SAVED = 4
 """Up to so many times the size of the operands, the weights are saved for the backward pass."""
 
@@ -53,7 +59,8 @@ def signed_attention(
         causal: whether a query sees only the keys at its own position and before. Then `more` has no mask.
     """
     assert not (causal and len(more) > biased), "a causal call has no mask of its own"
-    in_tiles = q.device.type == "cpu" and not (is_traced() or torch.is_autocast_enabled("cpu"))
+    is_whole = q.device.type != "cpu" and q.shape[:-1].numel() * k.shape[-2] <= WHOLE
+    in_tiles = not (is_whole or is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_tiles and all(each.numel() for each in (q, k, v)):
         given = (q, k, v, *more)
         saves = is_differentiated(*given) and _saves(q, k, v)
@@ -158,7 +165,8 @@ class _Signed:
         shown = scores.abs()
         for cap in self._caps(shown, parts[self.biased :], tile.queries.start):
             torch.minimum(shown, cap, out=shown)
-        if is_unseen(shown) or not shown.max() <= HIGHEST:
+        is_asked = shown.device.type == "cpu" and not is_unseen(shown)  # other devices would have to wait
+        if not is_asked or not shown.max() <= HIGHEST:
             shown.sub_(shown.amax(-1, keepdim=True))
         totals = shown.exp2_().sum(-1, keepdim=True)
         if dtype != working:  # half precision has no place for large weights
@@ -245,7 +253,8 @@ class _Signed:
         """Tiles that cover each score once. A matrix too large for one tile is split into blocks of rows. Fake tensors
         get a single tile, since only shapes matter."""
         (batch, heads, queries, _), keys = q.shape, k.shape[-2]
-        most = batch * heads * queries * keys if is_fake(q) else TILE
+        most = TILE if q.device.type == "cpu" else LARGER
+        most = batch * heads * queries * keys if is_fake(q) else most
         rows = -(-queries // max(1, -(-queries * keys // most)))
         matrices = max(1, most // max(1, rows * keys)) if rows >= queries else 1
         lengths = (max(1, matrices // heads), min(matrices, heads), rows)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..display import Memory, in_bytes
-from ..dtypes import element_type
+from ..dtypes import element_type, itemsize
 from ..errors import BackendError, DtypeError, TensornetError, check_arguments
 from ..frontend.layers import layer
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
-from ..protocol import Backend, load_backend
+from ..protocol import Backend, backend_of, load_backend
 from ..sharding.sharded import AUTO, Shard, check_undivided
 from .arguments import wrong_names
 from .executable import Executable
@@ -228,7 +228,7 @@ def to_backend(
 
     Raises:
         BackendError: there is no such backend, device or element type.
-        DtypeError: the arrays have no names, one does not hold numbers, .
+        DtypeError: the arrays have no names, one does not hold numbers, or one holds numbers that overflow `dtype`.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -251,18 +251,36 @@ def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: s
     """An array, or a value that can become one, moved to a backend.
 
     Raises:
-        DtypeError: it is no array of numbers.
+        DtypeError: it is no array of numbers, or holds one that overflows the element type.
     """
     import numpy
 
     try:
         with numpy.errstate(over="ignore"):
-            return backend.asarray(array, dtype, device)
+            made = backend.asarray(array, dtype, device)
+            lost = _overflows(array, dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, TensornetError):
             raise
         what = f"'{name}' is a {type(array).__name__} that {backend.name} cannot convert to numbers: {error}"
         raise DtypeError(what, fix="give numbers, as numpy.asarray(…)") from None
+    if lost:
+        what = f"'{name}' holds numbers that overflow {dtype}"
+        raise DtypeError(what, fix="choose a wider dtype, or scale them down")
+    return made
+
+
+def _overflows(array: Any, dtype: str | None) -> bool:
+    """Whether finite numbers are infinite in a shorter type; bfloat16 has about the range of float32."""
+    given = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    has_values = str(getattr(array, "device", "")) != "meta"
+    if not has_values or dtype not in ("float16", "bfloat16", "float32"):
+        return False
+    if dtype != "float16" and itemsize(given) <= itemsize(dtype):
+        return False
+    held = backend_of(array).numpy(array)
+    found = held.astype("float32" if dtype == "bfloat16" else dtype)
+    return bool((abs(found) == float("inf")).sum() > (abs(held) == float("inf")).sum())
 
 
 def result_of(example: Example) -> str:
