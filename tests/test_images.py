@@ -15,7 +15,7 @@ import torch
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-from tensornet.study.arrays import are_arrays, load_arrays
+from tensornet.study.arrays import load_arrays
 from tensornet.study.task import Recipe
 from tensornet.study.text import load_texts
 from tensornet.study.thesis import Source, load_images, read_mnist, source_of
@@ -301,13 +301,6 @@ def test_data_sets_of_the_library_and_of_the_hub(tmp_path: Path, monkeypatch: py
     told = table.map(lambda row: {"text": "good"})
     with pytest.raises(TensornetError, match=r"x_train holds <U4\nfix: give numbers"):
         load_arrays(lambda: told)
-
-
-@pytest.mark.parametrize("name", ["wine.npz", "data/wine.npz", "../wine.npz"])
-def test_a_file_that_is_missing_is_not_asked_of_the_hub(name: str) -> None:
-    with pytest.raises(TensornetError, match=rf"there is no file {name}\nfix: .*numpy.savez writes them"):
-        load_arrays(name)
-    assert not are_arrays("./wine")
 
 
 @pytest.mark.parametrize("packed", [True, False])

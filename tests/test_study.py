@@ -17,7 +17,7 @@ from rich.console import Console
 
 import tensornet as tn
 from tensornet.errors import BackendError, TensornetError
-from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
+from tensornet.study import STUDY, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import pictures as study_pictures
 from tensornet.study import report as study_report
@@ -127,11 +127,6 @@ def test_a_study_of_arrays(tmp_path: Path) -> None:
     assert "--data" not in report
     assert results_folder("digits", "my/wine.npz") == Path("study-digits-wine")
     assert results_folder("digits", wines) == Path("study-digits-wines")
-
-
-def test_workers_call_no_function_without_a_name(tmp_path: Path) -> None:
-    with pytest.raises(TensornetError, match=r"workers cannot call lambda: .*\nfix: define it in a module"):
-        study(tmp_path, data=lambda: wines(), workers=Processes(2))
 
 
 def test_what_was_tried_on_the_digits_is_said(finished: Finished) -> None:
