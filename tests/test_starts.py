@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +92,29 @@ def test_the_identity_pairs_what_a_recurrence_goes_on_with_and_what_comes_out() 
     assert all(np.array_equal(core[t, :, :, s], np.eye(4)) for t in range(3) for s in range(2))
     last = tn.layer("y[b,t,o] = x[b,t,i] * W[i,o,t]", inputs="x", t=3, i=4, o=4, init={"W": "identity"})
     assert all(np.array_equal(tn.init(last)["W"][:, :, t], np.eye(4)) for t in range(3))
+
+
+MPS = """f[b,t,s] = where(index(s) == 0, cos(pi/2*x[b,t]), sin(pi/2*x[b,t]))
+v[b,-1,r] = a[r]
+v[b,t,r] = v[b,t-1,l] * A[t,l,r,s] * f
+y[b,o] = v[b,-1,r] * O[o,r]"""
+
+
+def test_a_long_recurrence_of_random_matrices_is_told() -> None:
+    """A matrix product state, site by site (Stoudenmire and Schwab 2016): its numbers vanish, as they really do."""
+    sizes: dict[str, Any] = {"s": 2, "l": 4, "r": 4, "o": 10}
+    graph = tn.layer(MPS, inputs="x", t=784, **sizes)
+    with pytest.warns(tn.TensornetWarning, match="multiplied 784 times over: it may end at") as told:
+        params = tn.init(graph, dtype="float64")
+    x = np.random.default_rng(0).random((8, 784))
+    found = float(np.log(np.abs(tn.compile(graph)(params, x)).mean()))
+    foretold = float(re.findall(r"exp\((-\d+)\)", str(told[0].message))[0])
+    assert 0.7 < found / foretold < 1.4
+    for short in (
+        tn.layer(MPS, inputs="x", t=4, **sizes),
+        tn.layer(MPS, inputs="x", t=784, init={"A": 0.5}, **sizes),
+    ):
+        tn.init(short)  # which is no warning
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -31,13 +31,15 @@ from dataclasses import dataclass
 
 from ..errors import EquationError, TensornetWarning
 from ..graph.graph import Graph
+from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
-from ..language.expression import Ref
+from ..language.expression import Contraction, Ref, axes_of_index, free_axes
 from ..ops.moments import STANDARD
-from .gain_propagation import aim, rescale, vanish
+from ..sizes import evaluate
+from .gain_propagation import aim, behind_its_mean, rescale, vanish
 from .measured import Measurement, Sampled, Seen, check
-from .moments import Estimator, Starts
+from .moments import FAR, Estimator, Starts
 
 ZERO = ("value", 0.0)
 
@@ -104,6 +106,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
             for each in graph.recurrences:
                 if equation.name == each.equations[-1].name:
                     _settle(starts.known, each.equations)
+                    _check_repeated(starts, each)
     except RecursionError:
         place, fix = starts.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
@@ -149,3 +152,24 @@ def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
         if all(math.isclose(one, other, rel_tol=SETTLED) for one, other in zip(before, after, strict=True)):
             return
     known.tensors.update(first)
+
+
+def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
+    """Records a warning if random matrices are multiplied position by position, with nothing added in between."""
+    random = {name for name, (kind, _) in starts.found.items() if kind == "std"}
+    for equation in recurrence.equations:
+        starts.line, term, axis = equation, equation.right, recurrence.labels[equation.name]
+        if not isinstance(term, Contraction) or not any(map(is_step, term.factors)):
+            continue
+        drawn = [each for each in term.factors if isinstance(each, Ref) and each.name in random]
+        others = [each for each in term.factors if each not in drawn]
+        made = {*axes_of_index(equation.left)}.difference({axis}, *map(free_axes, others))
+        varies = any(axis in free_axes(each) for each in term.factors if not is_step(each))
+        length = evaluate(starts.known.scope(term)[axis], starts.graph.bound)
+        if not (varies and drawn and made and isinstance(length, int)):
+            continue
+        size = math.prod(starts.known.counts(term, made).values())
+        decay = length * behind_its_mean(size) / 2
+        if decay > math.log(FAR):
+            off = f"exp(-{decay:.0f}) = {math.exp(-decay):.0e}"
+            starts.doubt(term, f"is multiplied {length} times over: it may end at {off} times its deviation")
