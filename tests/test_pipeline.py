@@ -72,6 +72,12 @@ def test_the_trace_shows_blocks_however_often_they_are_planned() -> None:
     assert names == 2 * ["# as written", "# scans", "# block"]
 
 
+def test_an_axis_may_be_called_as_an_argument() -> None:
+    layer = tn.layer("y[trace] = 2 * x[trace]", inputs="x")
+    assert dict(tn.plan(layer, trace=5).sizes) == {"trace": 5}
+    assert dict(tn.plan(tn.layer("y[mesh] = 2 * x[mesh]", inputs="x"), mesh=5).sizes) == {"mesh": 5}
+
+
 def test_the_command_line_traces_beside_what_machines_read() -> None:
     found = CliRunner().invoke(
         app, ["plan", "y[i] = x[i]*w[j]*v[j] + 0*x[i]", "--inputs", "x", "--trace", "--json"]

@@ -49,9 +49,9 @@ def plan(
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
-    training: bool = False,
+    training: bool | int = False,
     wrt: str | Sequence[str] | None = None,
-    trace: bool | Callable[[str], object] = False,
+    trace: bool | int | Callable[[str], object] = False,
     **sizes: int,
 ) -> Plan: ...
 
@@ -73,9 +73,9 @@ def plan(
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
-    training: bool = False,
+    training: bool | int = False,
     wrt: str | Sequence[str] | None = None,
-    trace: bool | Callable[[str], object] = False,
+    trace: bool | int | Callable[[str], object] = False,
     mesh: Any = None,
     shard: Shard = "auto",
     links: Mapping[str, tuple[float, float]] | None = None,
@@ -105,7 +105,7 @@ def plan(
         training: plan the backward pass to the leaves of `wrt` as well, and report what is kept for it.
             `Plan.backward` is the backward pass that `tensornet.value_and_grad` runs. On torch, autograd runs it,
             and only products that are planned with their backward pass have a `Plan.backward` of their own.
-            `Plan.kept` then reports what autograd keeps of each call.
+            `Plan.kept` then reports what autograd keeps of each call. A number is the size of an axis of that name.
         wrt: the parameters and inputs that get gradients, as in `tensornet.gradient`; all parameters if not given.
         trace: print the equations after each pass that changed them, see `tensornet.passes.pipeline`; or a function
             that is called with each of these texts.
@@ -134,6 +134,12 @@ def plan(
         fix = "leave it out to have it measured, or take one of tensornet.device.cost_model"
         raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
+    if isinstance(mesh, int):
+        sizes, mesh = {**sizes, "mesh": mesh}, None
+    if not isinstance(training, bool):
+        sizes, training = {**sizes, "training": training}, False
+    if not isinstance(trace, bool) and not callable(trace):
+        sizes, trace = {**sizes, "trace": trace}, False
     if mesh is not None:
         from ..sharding.plan import sharded_plan
 
