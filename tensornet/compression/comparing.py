@@ -29,6 +29,12 @@ PARTS = (2.0, 0.5, 0.25)
 SPENT = {"bytes": "stored", "flops": "flops", "seconds": "expected_seconds"}
 """The column of a table with the cost in the unit of a budget; parameters for others."""
 
+STYLE = (
+    "<style>body{font:15px system-ui;margin:2em auto;max-width:60em}svg{max-width:100%}"
+    "table{display:block;overflow-x:auto}</style>"
+)
+"""The style of a page. Tables that are wider than the screen scroll."""
+
 Make: TypeAlias = Callable[[float, str | None], Compressed]
 """Compresses a network to an amount of the budget, by a method; by those that were asked for if None."""
 
@@ -96,16 +102,9 @@ def write_page(path: Path, title: str, found: Sweep, made: Compressed) -> None:
     costs = (SPENT.get(made.allocation.budget.kind, "parameters"), "relative")
     drawn = [_svg(found.pareto(cost, "error")) for cost in costs if cost in found.columns]
     head = f'<!doctype html><meta charset="utf-8"><title>{html.escape(title)}</title>'
-    style = "<style>body{font:15px system-ui;margin:2em auto;max-width:60em}svg{max-width:100%}</style>"
-    body = [
-        f"<h1>{html.escape(title)}</h1>",
-        *drawn,
-        found._repr_html_(),
-        "<h2>Weights</h2>",
-        made._repr_html_(),
-    ]
+    body = [f"<h1>{html.escape(title)}</h1>", *drawn, found._repr_html_(), "<h2>Weights</h2>"]
     with whole(path) as half:
-        half.write_text("\n".join([head, style, *body]), encoding="utf-8")
+        half.write_text("\n".join([head, STYLE, *body, made._repr_html_()]), encoding="utf-8")
 
 
 def _svg(figure: Any) -> str:
