@@ -87,10 +87,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Span:
-    """`start:stop` in brackets, as parsed. In equations a crop replaces it."""
+    """`start:stop:step` in brackets, as parsed. In equations a crop replaces it."""
 
     start: Expression | None = None
     stop: Expression | None = None
+    step: int = 1
     place: Place | None = field(default=None, compare=False, repr=False)
 
 

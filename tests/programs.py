@@ -686,6 +686,7 @@ class _Writer:
                 forms = self.one(
                     (
                         *[[("1:", f"{axis}-1"), (":-1", f"{axis}-1")]] * 6,
+                        [("::2", f"({axis}+1)//2")],
                         [self.one((("-1:", "1"), (":1", "1")))],
                         [(":2", "2"), ("-2:", "2"), *middle][: self.draw.randint(1, 3)],
                     )

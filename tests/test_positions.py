@@ -18,6 +18,30 @@ def test_parts_of_a_composite_are_read_at_positions(backend: str) -> None:
     np.testing.assert_allclose(np.asarray(function({}, *given.values())), x[:, [1, 2, 5, 6]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("axis", ["t", "inside", "value"])
+@pytest.mark.parametrize(
+    "span", [slice(None, -1), slice(1, None), slice(None, 3), slice(1, None, 2), slice(-3, -1)]
+)
+def test_an_axis_may_be_called_as_an_option(axis: str, span: slice) -> None:
+    x = np.arange(5.0)
+    text = ":".join(
+        "" if each is None else str(each)
+        for each in (span.start, span.stop, span.step)[: 2 + bool(span.step)]
+    )
+    graph = tn.layer(f"y[{axis}] = x[{text}]", inputs=f"x[{axis}]")
+    np.testing.assert_array_equal(tn.compile(graph)({}, x), x[span])
+    again = tn.Graph.from_json(graph.to_json())
+    np.testing.assert_array_equal(tn.compile(again)({}, x), x[span])
+
+
+def test_names_of_slices_are_no_other_tensors() -> None:
+    for lines in ("y[t] = x[::2] * x_every[t]", "z[t] = x[::2]\ny[t] = z[t] * x_every[t]"):
+        graph = tn.layer(lines, inputs="x[t]")
+        assert [leaf.name for leaf in graph.parameters] == ["x_every"]
+        found = tn.compile(graph)({"x_every": np.array([2.0, 3.0, 4.0])}, np.arange(5.0))
+        np.testing.assert_array_equal(found, [0, 6, 16])
+
+
 def test_a_window_is_as_long_as_fits() -> None:
     graph = tn.layer("y[b,o,p] = x[b,c,2*p+3*u+1] * K[o,c,u]", inputs="x[b,c,n]")
     assert str(graph.named["y"][2][0].size) == "floor(n/2 - 3*u/2 + 1/2) + 1"

@@ -125,6 +125,13 @@ def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, sizes: Any, dis
         tn.layer(f"{text}\n{block.replace('def f', 'def g')}z = g(x, scope='t')", outputs="y z", **sizes)
 
 
+def test_a_block_reads_a_part_of_what_it_is_given() -> None:
+    h, line = np.random.default_rng(0).standard_normal((2, 6)), "y[b,c] = h[b,c+0] * h[b,c+3]"
+    graph = tn.layer(f"x[p:2,q:6]: input\ndef f(h):\n    {line}\nz = f(x, scope='s')", c=3)
+    np.testing.assert_allclose(tn.compile(graph)({}, h), h[:, :3] * h[:, 3:])
+    assert tn.layer(str(graph)) == graph
+
+
 @pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])
 def test_what_is_padded_may_have_its_size_by_name_alone(made: str) -> None:
     text = f"o[i] = pad({made}, i=(1,1))"

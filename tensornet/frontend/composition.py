@@ -72,10 +72,14 @@ class Tensor:
     def __mul__(self, other: Any) -> Any:
         return self._with("{} * {}", other)
 
+    def __radd__(self, other: Any) -> Any:
+        return self._with("{1} + {0}", other)
+
     def __rsub__(self, other: Any) -> Any:
         return self._with("{1} - {0}", other)
 
-    __radd__, __rmul__ = __add__, __mul__
+    def __rmul__(self, other: Any) -> Any:
+        return self._with("{1} * {0}", other)
 
     def _with(self, form: str, other: Any) -> Any:
         """Calls a layer of one elementwise operation."""

@@ -118,7 +118,7 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        self.unifier = Unifier(self.given)
+        self.unifier = Unifier.of(self.given)
         for name in self.given:
             self.unifier.resolve(symbol(name))
         self.init = {name: start_of(name, value) for name, value in init.items()}
@@ -139,10 +139,27 @@ class Text:
                 self._declare(each)
         axes = (axis for dim in self.dims_known() for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size)}
+        for name, size in self._sizes_declared():
+            self.unifier.unify(symbol(name), size, name, None)
 
     def dims_known(self) -> Iterator[Dim]:
         """The dimensions of all tensors."""
         return itertools.chain.from_iterable(entry.dims or () for entry in self.known.values())
+
+    def _sizes_declared(self) -> Iterator[tuple[str, Any]]:
+        """Sizes that lines mention and only declarations give: `t` of `v[t:4]` where no line has this axis."""
+        parts = [part for line in self.lines for part in line.parts]
+        spoken = {ref.name for ref in parts if isinstance(ref, Ref) and not ref.index}
+        spoken |= window_axes(self.lines)
+        indices = (*(line.left for line in self.lines), *(ref.index for ref in parts if isinstance(ref, Ref)))
+        plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
+        spoken -= {*axes_of_index(tuple(plain)), *self.given}
+        found: dict[str, set[Any]] = {}
+        for axis in itertools.chain.from_iterable(self.dims_known()):
+            found.setdefault(axis.name, set()).add(axis.size)
+        for name in sorted(spoken & found.keys()):
+            if len(found[name]) == 1 and symbol(name) not in found[name]:
+                yield name, found[name].pop()
 
     def _declare(self, each: Declaration) -> None:
         previous = self.known.get(each.name)

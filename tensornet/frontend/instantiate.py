@@ -284,7 +284,12 @@ class Matched(Private):
     """
 
     def __init__(
-        self, graph: Graph, operands: Sequence[Operand], line: Calling, outer: Unifier, opened: set[str]
+        self,
+        graph: Graph,
+        operands: Sequence[Operand],
+        line: Calling,
+        outer: Unifier,
+        opened: set[str],
     ) -> None:
         """Matches a graph with its operands.
 
@@ -342,8 +347,7 @@ class Matched(Private):
                 self._leading(leaf, given[at : at + count + 1])
                 wanted, given = wanted[:at] + wanted[at + 1 :], given[:at] + given[at + count + 1 :]
             if len(wanted) != len(given):
-                message = f"the layer's input is '{leaf}' and '{name}' has {len(given)} dimension(s)"
-                raise ShapeError(message, self.place, "pass a tensor with as many dimensions")
+                raise self._wrong_rank(leaf, name, given)
             yield from ((leaf, name, ours, theirs) for ours, theirs in zip(wanted, given, strict=True))
 
     def _leading(self, leaf: Leaf, dims: tuple[Dim, ...]) -> None:
@@ -388,6 +392,13 @@ class Matched(Private):
         )
         fix = f"build the layer with {axes}={other}, or pass a tensor of size {value}"
         return ShapeError(message, self.place, fix)
+
+    def _wrong_rank(self, leaf: Leaf, name: str, dims: tuple[Dim, ...]) -> ShapeError:
+        return ShapeError(
+            f"the layer's input is '{leaf}' and '{name}' has {len(dims)} dimension(s)",
+            self.place,
+            "pass a tensor with as many dimensions",
+        )
 
 
 def _public(size: Any) -> str:

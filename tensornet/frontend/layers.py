@@ -22,7 +22,15 @@ from ..language.equation import (
     renamed_axes,
     spoken_sizes,
 )
-from ..language.expression import ELLIPSIS, Call, Ref, axes_of_index, axes_windowed, occurring, sized_by_name
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Ref,
+    axes_of_index,
+    axes_windowed,
+    occurring,
+    sized_by_name,
+)
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
 from .context import Known, Names, Text, leaves_of, window_axes
@@ -248,7 +256,10 @@ def _defined(text: Text, line: Calling) -> Graph:
     constants, init = (
         {name: part[f"{prefix}{name}"] for name in names if f"{prefix}{name}" in part} for part in text.values
     )
-    key = (line.block, *((name, id(value)) for part in (constants, init) for name, value in part.items()))
+    key = (
+        line.block,
+        *((name, id(value)) for part in (constants, init) for name, value in part.items()),
+    )
     if key not in text.blocks:
         told: dict[str, Any] = {"scope": scoped(text.scope, line.scope), "printed": text.printed}
         text.blocks[key] = _block(text, definition, {"constants": constants, "init": init, **told})
@@ -395,7 +406,11 @@ def _leaves(text: Text) -> list[Leaf]:
 
 def _leaf(text: Text, name: str, entry: Known) -> Leaf:
     if entry.dims is None:
-        fix = f'read it in an equation, give its axes, as "{name}[b,i]", or take it out; a number is "{name}[()]"'
+        fix = {
+            "input": f'read it in an equation, or give its axes: inputs="{name}[b,i]"',
+            "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
+            "constant": "read it in an equation, or take it out of constants=",
+        }[entry.kind]
         raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
     if entry.start == ("array", 0.0):
         fix = f'pass init={{"{name}": array}}'

@@ -50,6 +50,7 @@ from ..language.expression import (
     sum_of,
     transform,
 )
+from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
@@ -65,6 +66,9 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     """Elaborates one equation; its leaves and its result are known from here on."""
     if depth(line.right) > DEEPEST:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
+    if any(isinstance(entry, Span) for ref in line.references for entry in ref.index):
+        line = _with_lead(text, line)
+        line = replace(line, right=rewrite(line.right, partial(_every, text, defined)))
     line = _resolved(text, line)
     _check_order(text, line, defined)
     found = _opened(text, line) if isinstance(line, Opening) else line
@@ -92,8 +96,12 @@ def _check_order(text: Text, line: Equation, defined: set[str]) -> None:
     for ref in early(line):
         ahead = ref.name in defined and ref.name not in text.openings
         if ahead and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
-            message = f"'{ref.name}' is used before it is defined"
-            fix = "order the lines so that it comes first; a recurrence steps by a number along one axis, h[b,t-1,o]"
+            if ref.name == line.name:
+                message = f"'{ref.name}' reads itself, and not at an earlier position"
+                fix = "step by a number along one axis, as in h[b,t-1,o]: a step is no size and no tensor"
+            else:
+                message = f"'{ref.name}' is used before it is defined"
+                fix = "order the lines so that it comes first"
             raise EquationError(message, ref.place, fix)
 
 
@@ -215,7 +223,7 @@ def _whole(text: Text, line: Equation) -> Equation:
     if not shorter:
         return line
     first = shorter[0]
-    name = _unused(text, f"{first.ref.name.replace('.', '_')}_cut")
+    name = _unused(text, _part(first.ref, "cut"))
     own = dims[first.ref.name] or ()
     cut, instead = _cut_to_window(first, own, name, _unused(text, "i", axes_of_index(index_of(own))))
     if text.known[first.ref.name].kind == "foreseen":
@@ -256,6 +264,45 @@ def _check_summed(text: Text, line: Equation, scope: Scope) -> None:
 
 
 # ---------------------------------------------------------------------------- slices
+
+
+def _every(text: Text, defined: set[str], part: Expression) -> Expression:
+    """A read with a slice that has a step, as a slice of a tensor with these positions, which gets lines of its own.
+
+    `x[b,1::2]` is `x_every[b,:]`, with `x_every[b,i] = x[b,2*i+1]`; an end, or a start from the end, is cut off before.
+    """
+    if not isinstance(part, Ref):
+        return part
+    for at, span in enumerate(part.index):
+        if isinstance(span, Span) and span.step > 1:
+            axis = _axis_of_slice(text.dims(part), part, at, span)
+            own, first = index_of(text.known[part.name].dims or ()), span.start or ZERO
+            if span.stop is not None or _is_negative(first):
+                cut = with_entries(own, at, Span(span.start, span.stop, 1, span.place))
+                part, first = _held(text, "cut", part, own, cut, defined), ZERO
+            new = _unused(text, "i", axes_of_index(own))
+            positions = product_of([Literal(span.step), Ref(new, (), span.place)])
+            read_at = with_entries(own, at, positions if first == ZERO else sum_of([positions, first]))
+            part = _held(text, "every", part, with_entries(own, at, new), read_at, defined)
+            dims = (held := text.known[part.name]).dims or ()
+            held.dims = with_entries(dims, at, (replace(dims[at][0], name=axis),))
+            text.remade.add(axis)
+            part = replace(part, index=with_entries(part.index, at, Span(place=span.place)))
+    return part
+
+
+def _held(
+    text: Text, ending: str, ref: Ref, left: tuple[Any, ...], index: tuple[Any, ...], defined: set[str]
+) -> Ref:
+    """A read through a tensor, with a line of its own, that holds another read of the same tensor."""
+    name = _unused(text, _part(ref, ending), defined)
+    read(text, Equation(name, left, replace(ref, index=index), ref.place), defined)
+    return replace(ref, name=name)
+
+
+def _part(ref: Ref, ending: str) -> str:
+    """The stem of the name of a part of a tensor."""
+    return f"{ref.name.replace('.', '_')}_{ending}"
 
 
 def _unused(text: Text, stem: str, taken: Collection[str] = ()) -> str:

@@ -19,20 +19,19 @@ from .shape_inference import Dim, dim_size
 def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Called], outputs: Collection[str]) -> None:
     """Raises an error if a name is declared or defined twice, or read before it is defined, or an output is missing."""
     known: set[str] = set()
-
-    def define(name: str, place: Place | None) -> None:
+    for name in [leaf.name for leaf in leaves]:
         if name in known:
-            raise EquationError(f"'{name}' is defined twice", place, "give each tensor a name of its own")
+            raise EquationError(f"'{name}' is declared twice", fix="give each tensor one name")
         known.add(name)
-
-    for leaf in leaves:
-        define(leaf.name, None)
     for item in body:
         for name, place in _read_first(item):
             if name not in known:
                 raise EquationError(f"'{name}' is used before it is defined", place)
         for name in item.defines:
-            define(name, item.place if isinstance(item, Equation) else None)
+            if name in known:
+                place = item.place if isinstance(item, Equation) else None
+                raise EquationError(f"'{name}' is defined twice", place, "give each result a name of its own")
+            known.add(name)
     for ref in (ref for item in body if isinstance(item, Equation) for ref in late(item)):
         if ref.name not in known:
             raise EquationError(f"'{ref.name}' is not defined", ref.place)

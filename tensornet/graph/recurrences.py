@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 
 from ..errors import EquationError, told_in
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    option_axes,
+    parts_of,
+)
 from ..ops.along_axes import STEPS
 from ..sizes import invert_size, name_of, put_in, size_names, symbol, terms_of
 from .leaves import Called, Leaf
@@ -267,9 +275,7 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
             case Ref(name, index) if name in dimensions:
                 here = axes_of_index(index).count(axis) == 1 and index[dimensions[name]] == axis
                 if bound or not here:
-                    message = f"'{name}' is read at positions along '{axis}' that are not computed yet"
-                    fix = f"in its recurrence, read it at {axis}, {axis}-1 or {axis}+1"
-                    raise EquationError(message, part.place, fix)
+                    raise _elsewhere(part, axis)
             case Call(function, (first, *rest), (over,)) if function in _STEP_OF and over == axis:
                 for each in (first, *rest):
                     visit(each, bound)
@@ -282,6 +288,14 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
             visit(each, bound)
 
     visit(equation.right, False)
+
+
+def _elsewhere(ref: Ref, axis: str) -> EquationError:
+    return EquationError(
+        f"'{ref.name}' is read at positions along '{axis}' that are not computed yet",
+        ref.place,
+        f"in its recurrence, read it at {axis}, {axis}-1 or {axis}+1",
+    )
 
 
 # ---------------------------------------------------------------------------- shape inference

@@ -17,19 +17,25 @@ class Unifier:
     """Open sizes, their solutions, and the integers that some of them are bound to.
 
     Args:
-        sizes: the given sizes. Those with an integer value stay symbols in formulas. A formula replaces its axis
-            everywhere.
+        bound: sizes with an integer value; they stay symbols in formulas.
+        given: sizes that are formulas; each replaces its axis everywhere.
 
     Attributes:
         declared: the names in sizes of declared tensors. These stay; others give way.
     """
 
-    def __init__(self, sizes: Mapping[str, Any]) -> None:
-        self.bound = {name: size for name, size in sizes.items() if isinstance(size, int)}
-        given = {name: size for name, size in sizes.items() if name not in self.bound}
+    def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
+        self.bound = dict(bound)
         self.declared: set[str] = set()
+        given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, Any]) -> Unifier:
+        """A unifier with given sizes, integers and expressions."""
+        known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+        return cls(known, {name: size for name, size in sizes.items() if name not in known})
 
     def resolve(self, size: Any) -> Any:
         """The size with all solutions substituted."""

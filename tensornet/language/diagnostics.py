@@ -19,6 +19,9 @@ MEANT: dict[type[ast.AST], str] = {
     ast.Not: "write ~ before a truth value in brackets",
     ast.IfExp: "write where(condition, a, b)",
     ast.Compare: "compare two at a time, `(a < b) & (b < c)`",
+    ast.Lambda: "write the expression itself, or add a function by tn.register",
+    ast.ListComp: "name an axis, and write the expression for each of its positions",
+    ast.GeneratorExp: "name an axis, and write the expression for each of its positions",
     ast.Subscript: "write x[b,0], all in one pair of brackets after a name, which z[b,c] = … gives in a line before",
 }
 """What to write instead of Python syntax that the language lacks."""

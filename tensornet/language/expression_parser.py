@@ -235,16 +235,19 @@ class Terms(Parsed):
                 return found
 
     def span(self, node: ast.Slice) -> Span:
-        """A slice `start:stop`; each of the two may be missing."""
-        if node.step is not None:
-            fix = "write x[2*p], or x[n-1-t] to read backwards, with n as the length"
-            raise self.fail(node, "a slice has no step", fix)
-        start, stop = (None if each is None else self.expression(each) for each in (node.lower, node.upper))
+        """A slice `start:stop:step`; each of the three may be missing."""
+        start, stop, step = (
+            None if each is None else self.expression(each) for each in (node.lower, node.upper, node.step)
+        )
         match start, stop:
             case Literal(int() as first), Literal(int() as end) if first > end and (first < 0) == (end < 0):
                 fix = f"write {end}:{first}, or another end"
                 raise self.fail(node, "the slice ends before it begins", fix)
-        return Span(start, stop, self.place(node))
+        match step or Literal(1):
+            case Literal(int() as by) if by > 0:
+                return Span(start, stop, by, self.place(node))
+        fix = "write x[::2], or x[n-1-t] to read backwards, with n as the length"
+        raise self.fail(node, "the step of a slice is a positive integer", fix)
 
     def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
         names = tuple(self.axis(entry) for entry in entries)

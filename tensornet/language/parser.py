@@ -13,7 +13,7 @@ declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]
 definition  := def name(x, …): block                           the block's own lines, indented
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
 expression  := see `expression_parser`
-entry       := axis | integer | (entry, …) | ... | start:stop | expression of positions
+entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
              | t-1 | t+1                                        of a recurrent tensor, see `recurrences`
 """
 
