@@ -141,6 +141,31 @@ def test_a_size_of_positions_alone_can_be_bound() -> None:
     np.testing.assert_array_equal(tn.compile(graph.bind(j=3))({}, np.ones(2), np.array(1)), [2, 2])
 
 
+# ---------------------------------------------------------------------------- what layer reads must run
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("right", "expected"),
+    [
+        ("n[i] / 1000000000000000000000000000000 * 1e30", [1.0, 2.0]),
+        ("index(i) * 9223372036854775807 * 3", [0.0, 27670116110564327421.0]),
+        ("3 * 9223372036854775807 * index(i)", [0.0, 27670116110564327421.0]),
+        ("n[i] * 9223372036854775807 * 3", [27670116110564327421.0, 55340232221128654842.0]),
+        ("index(i) + 9223372036854775807 + 9223372036854775807", [18446744073709551614.0] * 2),
+        ("index(i) - 9223372036854775807 - 9223372036854775807", [-18446744073709551614.0] * 2),
+    ],
+)
+def test_whole_numbers_that_come_to_more_than_64_bits_are_floating(
+    right: str, expected: list[float], backend: str
+) -> None:
+    graph = tn.layer(f"y[i] = {right}\nz[i] = 2 * n[i]", inputs="n[i]", outputs=["y", "z"], i=2)
+    assert tn.layer(str(graph)) == graph
+    n = tn.to_backend({"n": np.array([1, 2])}, backend)["n"]
+    found, _ = tn.compile(graph, backend=backend, dtype="float64")({}, n)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
+
+
 # ---------------------------------------------------------------------------- messages
 
 

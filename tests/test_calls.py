@@ -219,7 +219,7 @@ def test_a_block_reads_tensors_whose_axes_are_called_otherwise() -> None:
 
 
 def test_a_size_that_only_a_block_gives_is_that_of_its_parameters() -> None:
-    text = "x[b,i]: input\ndef f(x):\n    o: 8\n    x[b,i]: input\n    y[b,o] = x*W[o,i]\nz = f(x, scope='a')"
+    text = "x[b,i]: input\ndef f(x):\n    o: 8\n    x[b,i]: input\n    y[b,o] = x*W[o,i]\nz[b,o] = f(x, scope='a')"
     graph = tn.layer(text)
     assert graph.open_sizes == ("b", "i")
     assert tn.layer(str(graph)) == graph
@@ -349,31 +349,3 @@ def test_a_window_that_descends_has_no_size_of_its_own_in_a_block() -> None:
     for each in (graph, graph.bind(j=4), graph.bind(p=3)):
         assert tn.layer(str(each)) == each
         np.testing.assert_allclose(tn.compile(tn.layer(str(each)))({}, x), expected)
-
-
-def test_a_block_with_a_recurrence_has_weights_by_scope() -> None:
-    """Equal scopes share, others do not."""
-    text = """
-def rnn(x):
-    x[b,t,i]: input
-    h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])
-x[b,t,i]: input
-h = rnn(x, scope='{first}')
-g = rnn(h, scope='{second}')
-y[b,t,o] = h[b,t,o] + g[b,t,o]
-"""
-    x = np.random.default_rng(0).uniform(-1, 1, (7, 5, 4))
-    for scopes in (("to", "back"), ("one", "one")):
-        graph = tn.layer(text.format(first=scopes[0], second=scopes[1]), i=4, o=4)
-        assert tn.layer(str(graph)) == graph
-        assert tn.parameter_count(graph) == len(set(scopes)) * 2 * 4 * 4
-        weights = tn.init(graph, seed=0, dtype="float64")
-        expected, read = 0, x
-        for scope in scopes:
-            h, states = np.zeros((7, 4)), []
-            for at in read.transpose(1, 0, 2):
-                h = np.tanh(at @ weights[f"{scope}.W"].T + h @ weights[f"{scope}.U"].T)
-                states.append(h)
-            read = np.stack(states, 1)
-            expected = expected + read
-        np.testing.assert_allclose(tn.compile(graph)(weights, x), expected, rtol=1e-10, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Graphs as pictures and in notebooks; FLOPs by block."""
+"""Graphs as pictures, as LaTeX and in notebooks; FLOPs by block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import tensornet as tn
 from tensornet.drawing.layout import layered
 from tensornet.drawing.scene import Scene
 
-from .conftest import ROOT, sampled
+from .conftest import ROOT, rows, sampled
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -324,7 +324,52 @@ def test_few_edges_cross_where_none_need_to() -> None:
     assert all(abs(start - end) < 1e-6 for start, end in across)
 
 
-# ---------------------------------------------------------------------------- notebooks
+# ---------------------------------------------------------------------------- LaTeX and notebooks
+
+
+@pytest.mark.parametrize(("text", "expected"), rows("latex.txt"))
+def test_equations_as_latex(text: str, expected: str) -> None:
+    found = tn.layer(text, inputs="x")._repr_latex_()
+    assert found == f"$\\displaystyle \\begin{{aligned}}\n{expected}\n\\end{{aligned}}$"
+
+
+COMMANDS = (
+    "cdot colon frac geq infty lceil ldots left leq lfloor mathit mathrm neg neq operatorname pi "
+    "rceil rfloor right sqrt sum vee wedge "
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_formulas_of_the_gallery_are_balanced_and_of_known_commands(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for layer in layers_of(page, monkeypatch):
+        for row in layer._repr_latex_().splitlines()[1:-1]:
+            assert set(re.findall(r"\\([a-z]+)", row)) <= {*COMMANDS.split()}
+            assert row.count("{") == row.count("}")
+            assert row.count(r"\left") == row.count(r"\right")
+            assert row.count("&") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_matplotlib_reads_the_formulas_of_the_gallery(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.mathtext import MathTextParser
+
+    parser = MathTextParser("path")
+    for layer in layers_of(page, monkeypatch):
+        for line in layer._repr_latex_().splitlines()[1:-1]:
+            row = line.removesuffix(" \\\\").replace("&", "", 1)
+            assert parser.parse(f"${row}$")
+
+
+def test_a_model_as_latex_has_a_row_for_each_line_of_its_blocks() -> None:
+    graph = tn.models.create("vit", depth=2)
+    rows = graph._repr_latex_().splitlines()
+    assert rows[1] == r"&\operatorname{embed}\left(x\right)\colon \\"
+    assert r"s_{b h i j} &= \sum_{d} \frac{q_{b h i d} \, k_{b h j d}}{\sqrt{d}} \\" in rows
+    assert rows[-2] == r"\mathrm{head.y} &= \operatorname{head}\left(\mathrm{norm.y}\right)"
+    assert len(rows) > 2 * len(graph.body)
 
 
 def test_a_notebook_folds_leaves_blocks_and_steps() -> None:

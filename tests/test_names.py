@@ -13,9 +13,10 @@ from .conftest import rows
 # ---------------------------------------------------------------------------- numbers to be trained
 
 
-@pytest.mark.parametrize(("text", "name"), rows("numbers.txt"))
-def test_a_number_that_nobody_trains_is_declared_or_given(text: str, name: str) -> None:
-    message = rf"'{name}' is no axis, size or tensor here, .*(?s:.*)give {name}=… if it is a size"
+@pytest.mark.parametrize(("text", "told"), rows("numbers.txt"))
+def test_a_number_that_nobody_trains_is_declared_or_given(text: str, told: str) -> None:
+    name, why = told.split(": ")
+    message = rf"'{name}' is no axis, size or tensor here, .*: .*{why}(?s:.*)give {name}=… if it is a size"
     with pytest.raises(tn.EquationError, match=message):
         tn.layer(text, inputs="x")
     sizes: dict[str, Any] = {name: 3}
@@ -51,6 +52,25 @@ def test_a_number_whose_name_is_a_slip_of_another_is_told(text: str, meant: str)
         tn.TensornetWarning, match=rf"is read as a number to be trained: did you mean '{meant}'\?"
     ):
         tn.layer(text, inputs="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y[i,w] = B[index(i) - w + 3]", r"'w' in the brackets of 'B' is a position, the same as index\(w\)"),
+        (
+            "at[i,w] = index(i) + index(w)\ny[i,w] = B[at[i,w] - index(i) - w]",
+            r"'w' in the brackets of 'B' is a pos",
+        ),
+        ("y[b,i] = x[b,i] * W[i,i]\nz[b,i] = y * W[i,i]", r"fix: write W\[i\] for a vector; or declare 'W'"),
+    ],
+)
+def test_a_reading_that_is_likely_not_meant_is_told_once(text: str, message: str) -> None:
+    sizes = {"w": 3} if "w" in text else {}
+    with pytest.warns(tn.TensornetWarning, match=message) as told:
+        graph = tn.layer(text, inputs="B[n]" if "B" in text else "x", i=4, **sizes)
+    assert len(told) == 1
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
 
 
 # ---------------------------------------------------------------------------- sums that a slip makes

@@ -68,6 +68,7 @@ def test_rows_say_what_fits_their_axes() -> None:
         assert row.resized is None or row.axes == "moved"
         assert row.axes == "none" or row.scalar is None
         assert bool(row.number) <= (row.scalar is not None)
+        assert row.twin == "" or FUNCTIONS[row.twin].kind == "pointwise"
         assert min(row.passes) >= 1.0
     assert set(CONVERSIONS) == set(Element) - {Element.SHORT}
     assert len(SIGNS) == sum(bool(row.infix) for row in FUNCTIONS.values())

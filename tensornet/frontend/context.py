@@ -62,6 +62,10 @@ class Known:
         return None if self.dims is None else index_of(self.dims)
 
 
+Lengths: TypeAlias = "tuple[tuple[int | None, ...], ...]"
+"""For each operand of a call, the lengths of its dimensions; None where they are open."""
+
+
 class Text:
     """The statements of a block of text, and the facts that are gathered as they are read in order.
 
@@ -72,6 +76,7 @@ class Text:
         definitions: the blocks that the text defines.
         scope: the scope under which the block itself is called.
         printed: whether the text was printed from a graph.
+        lengths: of the inputs of a block, the lengths of their dimensions, where they are known.
         reaching: the sizes that a block has from the text around it.
         given: the sizes that are given, as arguments or in the text.
         strict: the sizes given as arguments. They hold wherever the axis is named; `i: 4` in the text holds only in
@@ -102,9 +107,10 @@ class Text:
         given: Mapping[str, Any] = {},
         scope: str = "",
         printed: bool = False,
+        lengths: Mapping[str, tuple[int | None, ...]] = {},
         reaching: frozenset[str] = frozenset(),
     ) -> None:
-        self.scope, self.printed, self.reaching = scope, printed, reaching
+        self.scope, self.printed, self.lengths, self.reaching = scope, printed, lengths, reaching
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
@@ -119,18 +125,26 @@ class Text:
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
         self.unifier = Unifier.of(self.given)
-        for name in self.given:
-            self.unifier.resolve(symbol(name))
+        self.unifier.is_weight = self.is_weight
+        self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
         self._take_declarations(_in_order(declarations, parse_names(inputs, "input")))
+        self._take_lengths()
         inner = leaves_of(s for s in statements if isinstance(s, Calling | Definition))
         self._take_constants(constants, inner)
         self.guessed: set[str] = set()
         self.axes = Taken(self._axis_names())
         self.formulas = size_names_of(self.dims_known()).union(*map(size_names, self.given.values()))
         self.windowed = window_axes(self.lines)
+
+    def _take_lengths(self) -> None:
+        """Unifies the sizes of declared inputs with their known lengths."""
+        for name, each in self.lengths.items():
+            for dim, length in zip(self.known[name].dims or (), each, strict=False):
+                if length is not None:
+                    self.unifier.unify(dim_size(dim), length, "_".join(axis.name for axis in dim), None)
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
         """Enters declared leaves, and the sizes that their axes are declared with."""
@@ -192,6 +206,17 @@ class Text:
             raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
         return names
 
+    def meet(self, ref: Ref) -> None:
+        """Gives a leaf its axes when it is first read with brackets."""
+        entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
+        if entry.dims is None and ref.index:
+            entry.dims = self.dims_read(ref, Scope())
+            self.guessed.add(ref.name)
+
+    def is_weight(self, name: str) -> bool:
+        """Whether a name is a parameter that is as long as where it is read first."""
+        return name in self.guessed and self.known[name].kind == "parameter"
+
     def dims_read(self, ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
         """The dimensions of a leaf that is first read with these brackets.
 
@@ -199,14 +224,14 @@ class Text:
             ref: the leaf, as it is read.
             sizes: the known sizes of axes.
         """
-        dims = list[Dim]()
+        dims, lengths = list[Dim](), dict(enumerate(self.lengths.get(ref.name, ())))
         for position, entry in enumerate(ref.index):
             if isinstance(entry, str | tuple):
                 names = [entry] if isinstance(entry, str) else entry
                 dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
             else:
                 name = axis_without_name(ref.name, position)
-                dims.append((Axis(name, symbol(name)),))
+                dims.append((Axis(name, lengths.get(position) or symbol(name)),))
         return tuple(dims)
 
     def foresee(self, lines: Iterable[Equation]) -> None:

@@ -290,6 +290,7 @@ class Matched(Private):
         line: Calling,
         outer: Unifier,
         opened: set[str],
+        returned: Sequence[tuple[Dim, ...]] = (),
     ) -> None:
         """Matches a graph with its operands.
 
@@ -299,6 +300,7 @@ class Matched(Private):
             line: the call.
             outer: the sizes of the caller.
             opened: the caller's size names that are in use and have no value.
+            returned: the dimensions of the results, where they are known before.
 
         Raises:
             ShapeError: a tensor does not fit.
@@ -308,6 +310,10 @@ class Matched(Private):
         self.operands, self.results = line.operands, line.results
         self.lead: tuple[Axis, ...] | None = None
         waiting = [each for each in self._pairs(operands) if not self._is_unified(*each)]
+        for name, dims in zip(graph.outputs, returned, strict=False):
+            for ours, theirs in zip(self.dims(graph.named[name]), dims, strict=False):
+                if self.waits(own := self.value(dim_size(ours))):
+                    self.solve(own, dim_size(theirs))
         self.adopt(outer, opened)
         for each in waiting:
             self._is_unified(*each)
@@ -391,6 +397,13 @@ class Matched(Private):
             f" and '{name}' has {other} there"
         )
         fix = f"build the layer with {axes}={other}, or pass a tensor of size {value}"
+        left = [] if isinstance(own, int) else [_public(each) for each in size_names(evaluate(own, bound))]
+        if left:
+            message += f", which leaves {', '.join(left)} unknown"
+            fix = (
+                f"give the layer {', '.join(f'{each}=…' for each in left)}, or give that"
+                " dimension an axis and a size of its own, as in W[n]: parameter and n: 6"
+            )
         return ShapeError(message, self.place, fix)
 
     def _wrong_rank(self, leaf: Leaf, name: str, dims: tuple[Dim, ...]) -> ShapeError:

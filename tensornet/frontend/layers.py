@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
@@ -25,15 +25,19 @@ from ..language.equation import (
 from ..language.expression import (
     ELLIPSIS,
     Call,
+    Index,
+    Literal,
     Ref,
     axes_of_index,
     axes_windowed,
     occurring,
+    show_index,
     sized_by_name,
 )
 from ..language.parser import parse_block, parse_names, read_sizes
+from ..scan.unroll import Repeated
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
-from .context import Known, Names, Text, leaves_of, window_axes
+from .context import Known, Lengths, Names, Text, leaves_of, window_axes
 from .instantiate import Matched, Operand
 from .lines import read
 
@@ -96,9 +100,12 @@ def _check_every_line_is_read(graph: Graph) -> None:
     needed = graph.needed()
     unused = [equation for equation in graph.own if equation.name not in needed]
     read = {ref.name for each in unused for ref in each.references if ref.name != each.name}
-    for equation in sorted(unused, key=lambda each: each.name in read)[:1]:
+    circle = {name for each in graph.recurrences for name in each.names}
+    for equation in sorted(unused, key=lambda each: (each.name in read, each.name not in circle))[:1]:
         other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
         meant = f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
+        if not equation.left and isinstance(equation.right, Literal):
+            meant = f"a size is a line `{equation.name}: {equation.right.value}`; else "
         raise EquationError(
             f"no output depends on '{equation.name}': this line is never read",
             equation.place,
@@ -158,7 +165,10 @@ def _elaborated(
 
 def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
     """Reads every line, then assembles the graph. Calls without a scope are inlined, as in a model."""
-    ahead = {line.name: line for line in text.lines}
+    calls = (line for line in text.body if isinstance(line, Calling))
+    ahead = {line.name: line for line in text.lines} | {
+        each.name: each for line in calls for each in line.lefts
+    }
     defined = set[str]()
     for name, place in ((name, line.place) for line in text.body for name in line.defines):
         if name in text.known:
@@ -178,7 +188,7 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
     waiting = ahead.keys() & set(read_later(text.lines, text.known))
     for line in text.body:
         if isinstance(line, Calling):
-            call(text, line)
+            (call_along if line.along else call)(text, line)
         else:
             later = waiting & {ref.name for ref in late(line)}
             text.foresee([each for name, each in ahead.items() if name in later])
@@ -192,31 +202,44 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
 @told_in("blocks")
 def call(text: Text, line: Calling) -> None:
     """Elaborates a call of a block; its leaves and its results are known from here on."""
-    for name in line.operands:
-        if text.known.get(name, Known("")).dims is None:
-            fix = f"declare them in a line above, as in {name}[b,i]: input, or define '{name}' there"
-            raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
-    add_call(text, _called(text, line), line)
+    dims = [_dims_of(text, name, line) for name in line.operands]
+    _enter(text, _fitted(text, line, dims, lambda block: _matched(text, block, line)), line)
+
+
+def _fitted(text: Text, line: Calling, dims: Sequence[tuple[Dim, ...]], match: Callable[[Graph], R]) -> R:
+    """The match of the block that a line calls. A block that does not fit is read again with the lengths of its
+    operands, as a window may be shorter than the tensor that it reads."""
+    try:
+        return match(_called(text, line))
+    except ShapeError:
+        pass
+    sizes = (
+        [evaluate(dim_size(dim), text.unifier.bound) for dim in text.unifier.dims(each)] for each in dims
+    )
+    lengths = (tuple(size if isinstance(size, int) else None for size in each) for each in sizes)
+    return match(_called(text, line, tuple(lengths)))
 
 
 def add_call(text: Text, block: Graph, line: Calling) -> None:
     """Adds a call of a block to a text; an operand without axes gets those of the block."""
+    _enter(text, _matched(text, block, line), line)
+
+
+def _matched(text: Text, block: Graph, line: Calling) -> Apply | Matched:
+    """A call of a block, whose sizes are unified with those of its operands."""
     known = [(name, text.known[name].dims) for name in line.operands]
     operands = [(name, None if dims is None else text.unifier.dims(dims)) for name, dims in known]
-    call: Apply | Matched
     if text.body and _is_sized(text, block, operands):
-        call = Apply(block, line.operands, line.results, line.scope)
-    else:
-        call = Matched(block, operands, line, text.unifier, text.open_names())
+        return Apply(block, line.operands, line.results, line.scope)
+    return Matched(block, operands, line, text.unifier, text.open_names())
+
+
+def _enter(text: Text, call: Apply | Matched, line: Calling) -> None:
+    """Enters a call, its leaves and its results."""
+    if isinstance(call, Matched):
         for name, dims in call.taken():
             text.known[name].dims = text.known[name].dims or dims
-    for leaf in call.leaves():
-        if leaf.name not in text.known:
-            text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
-            text.init.pop(leaf.name, None)
-            text.told.add(leaf.name)
-        elif leaf.name in text.told or not text.body:  # what the lines of a text declare holds as it is
-            _share(text, text.known[leaf.name], leaf)
+    text.told.update(_leaves_known(text, call, line))
     for name, (_, dims) in zip(line.results, call.returned(text.unifier.bound), strict=True):
         text.known[name] = Known("result", dims)
     text.items.append(call)
@@ -239,9 +262,47 @@ def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
     )
 
 
-def _called(text: Text, line: Calling) -> Graph:
+@told_in("blocks")
+def call_along(text: Text, line: Calling) -> None:
+    """Elaborates a call of a block at each position of an axis as equations for all positions."""
+    assert line.along is not None
+    axis = line.along.axis
+    for name, index in zip(line.operands, line.along.read, strict=True):
+        text.meet(Ref(name, index, line.place))
+    operands = [
+        (name, *_at_one(text, name, index, axis, line))
+        for name, index in zip(line.operands, line.along.read, strict=True)
+    ]
+    text.foresee(line.lefts)
+    results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
+    given = [(name, dims) for name, dims, _ in operands]
+
+    def match(block: Graph) -> Matched:
+        _check_ranks(text, block, line)
+        return Matched(block.flat, given, line, text.unifier, text.open_names(), results)
+
+    call = _fitted(text, line, [dims for _, dims in given], match)
+    if call.lead is not None:
+        fix = "name the axes of what it takes"
+        raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
+    _leaves_known(text, call, line)
+    block = call.graph
+    names = dict(zip((leaf.name for leaf in block.inputs), line.operands, strict=True))
+    names |= {leaf.name: scoped(line.scope, leaf.name) for leaf in block.leaves if leaf.kind != "input"}
+    varying = {
+        leaf.name: at for leaf, (_, _, at) in zip(block.inputs, operands, strict=True) if at is not None
+    }
+    own = _sized_alone(text, block, call)
+    taken = {*text.known, *(name for each in text.body for name in each.defines)}
+    repeated = Repeated(axis, names, varying, taken)
+    body = [renamed_axes(each, own) for each in block.own]
+    for equation in repeated.equations(line, body, block.outputs):
+        text.keep(equation, text.sizes_around(equation.right))
+
+
+def _called(text: Text, line: Calling, lengths: Lengths = ()) -> Graph:
     """The block that a line calls, after a check of the number of operands and results."""
-    block = _defined(text, line)
+    block = _defined(text, line, lengths)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
         counts = f"{len(block.inputs)} tensor(s) and returns {len(block.outputs)}"
         fix = f"match that: this call passes {len(line.operands)} and names {len(line.results)} result(s)"
@@ -249,7 +310,7 @@ def _called(text: Text, line: Calling) -> Graph:
     return block
 
 
-def _defined(text: Text, line: Calling) -> Graph:
+def _defined(text: Text, line: Calling, lengths: Lengths) -> Graph:
     """The graph of a block that the text defines, with the values given for its leaves under this scope."""
     definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
     names = tuple(leaves_of(definition.statements))
@@ -258,10 +319,12 @@ def _defined(text: Text, line: Calling) -> Graph:
     )
     key = (
         line.block,
+        lengths,
         *((name, id(value)) for part in (constants, init) for name, value in part.items()),
     )
     if key not in text.blocks:
         told: dict[str, Any] = {"scope": scoped(text.scope, line.scope), "printed": text.printed}
+        told["lengths"] = dict(zip(definition.inputs, lengths, strict=False))
         text.blocks[key] = _block(text, definition, {"constants": constants, "init": init, **told})
     return text.blocks[key]
 
@@ -319,6 +382,20 @@ def _windowed(statements: Iterable[Statement]) -> set[str]:
     return found
 
 
+def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
+    """Enters the leaves of a called block, or shares those that are known; returns the names of the new ones."""
+    found = []
+    for leaf in call.leaves():
+        known = text.known.get(leaf.name)
+        if known is None:
+            text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
+            text.init.pop(leaf.name, None)
+            found.append(leaf.name)
+        elif leaf.name in text.told or not text.body:  # what the lines of a text declare holds as it is
+            _share(text, known, leaf)
+    return found
+
+
 def _share(text: Text, known: Known, leaf: Leaf) -> None:
     """Shares a leaf of a called block with the tensor of its name."""
     if known.kind == "result":
@@ -337,6 +414,54 @@ def _share(text: Text, known: Known, leaf: Leaf) -> None:
             f"'{leaf.name}' is shared by two calls that disagree: {one} and {two}",
             fix="give the calls different scopes",
         )
+
+
+def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
+    """Raises an error if a result has other axes than the block's output and the axis of the call."""
+    for output, each in zip(block.outputs, line.lefts, strict=True):
+        own = [len(dim) for dim in block.named[output]]
+        said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
+        at = each.left.index(line.along.axis) if line.along else 0
+        if said[:at] + said[at + 1 :] != own:
+            message = f"'{each.name}' has other axes than the result of '{line.block}'"
+            own_axes = show_index(index_of(block.named[output]))
+            fix = f"'{line.block}' returns {output}[{own_axes}]: write as many axes, and '{{}}'"
+            raise EquationError(message, line.place, fix.format(each.left[at]))
+
+
+def _at_one(
+    text: Text, name: str, index: tuple[Index, ...], axis: str, line: Calling
+) -> tuple[tuple[Dim, ...], int | None]:
+    """The dimensions of a tensor at one position of an axis, and the index of the dimension with that axis, if any."""
+    dims = text.unifier.dims(_dims_of(text, name, line))
+    index = index or text.known[name].index or ()
+    if len(index) != len(dims):
+        message = f"'{name}' has {len(dims)} dimension(s), and is read with {len(index)}"
+        raise EquationError(message, line.place, "name each of its axes")
+    if axis not in index:
+        return dims, None
+    at = index.index(axis)
+    return (*dims[:at], *dims[at + 1 :]), at
+
+
+def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
+    """The dimensions of an operand of a call, which must be known."""
+    dims = text.known.get(name, Known("")).dims
+    if dims is None:
+        fix = f"declare them in a line above, as in {name}[b,i]: input, or define '{name}' there"
+        raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+    return dims
+
+
+def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
+    """New names for axes of a block that no tensor sizes, and for sizes that its equations mention."""
+    names = sorted(block.by_name.union(*map(spoken_sizes, block.own)))
+    sizes = {name: call.moved(symbol(name)) for name in names}
+    own = [name for name, size in sizes.items() if size != symbol(name)]
+    renamed = {name: text.axes.fresh(name) for name in own}
+    for name, new in renamed.items():
+        text.unifier.unify(symbol(new), sizes[name], name, None)
+    return renamed
 
 
 # ---------------------------------------------------------------------------- the whole text
@@ -411,6 +536,9 @@ def _leaf(text: Text, name: str, entry: Known) -> Leaf:
             "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
             "constant": "read it in an equation, or take it out of constants=",
         }[entry.kind]
+        part = next((other for other in text.known if other.startswith(f"{name}.")), None)
+        if part is not None:
+            fix = f"'{part}' is a parameter of its own, as tensors have no attributes: write {name}[i,b]"
         raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
     if entry.start == ("array", 0.0):
         fix = f'pass init={{"{name}": array}}'
@@ -502,10 +630,18 @@ def _unify_one(text: Text, name: str, found: Sequence[tuple[Any, Calling]]) -> N
 
 
 def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
-    """The fix for a size that names no axis."""
+    """The fix for a size that names no axis; a dimension that is only indexed has no axis yet."""
     axes = sorted((text.axes & mentioned if text.body else mentioned) - {ELLIPSIS, "lead"})
-    told = f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
-    return near(wrong, [*axes, *OPTIONS]) + told
+    told = near(wrong, [*axes, *OPTIONS]) + (
+        f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
+    )
+    for tensor, entry in text.known.items():
+        index = index_of(entry.dims or ())
+        made = [each for each in index if isinstance(each, str) and each not in text.axes]
+        if entry.kind == "parameter" and made and tensor not in text.told:
+            named = show_index(tuple(wrong if each == made[0] else each for each in index))
+            return f"{told}; to size an indexed dimension of '{tensor}', add the line {tensor}[{named}]: parameter"
+    return told
 
 
 def _mentioned(text: Text) -> set[str]:

@@ -39,6 +39,7 @@ from ..language.expression import (
     is_computed_index,
     occurring,
     parts_of,
+    plain_axes,
     product_of,
     references,
     remade_axes,
@@ -79,6 +80,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     _check_undeclared(text, line)
     _declare_leaves(text, line)
     implied = line
+    _check_brackets(text, line)
     line = einstein(line, text.guessed)
     check_numbers(line.right)
     _check_positions(text, line)
@@ -193,24 +195,43 @@ def _with_lead(text: Text, line: Equation) -> Equation:
 
 
 @told_in("axes")
+def _check_brackets(text: Text, line: Equation) -> None:
+    """Raises an error for an input whose bare name in brackets is read as an axis, where the left has other axes."""
+    lost = set(axes_of_index(line.left)).difference(free_axes(line.right))
+    for ref in line.references if lost else ():
+        for name in plain_axes(ref):
+            entry = text.known.get(name)
+            if entry is not None and entry.kind == "input" and entry.dims is None:
+                index = show_index(tuple(f"{name}[b]" if each == name else each for each in ref.index))
+                message = f"'{name}' in brackets is an axis here, and an input"
+                fix = f"give its axes where it says positions, as in {ref.name}[{index}]"
+                raise EquationError(message, locate(ref.place, name), fix)
+
+
+@told_in("axes")
 def _check_positions(text: Text, line: Equation) -> None:
     """Raises an error for positions that are not integers."""
-    entries = ((ref, entry) for ref in line.references for entry in filter(is_computed_index, ref.index))
-    for ref, entry in entries:
-        found = _not_whole(entry)
-        if found is not None:
+    for ref in line.references:
+        for entry in ref.index:
+            if is_computed_index(entry):
+                _check_told(text, ref, entry)
+
+
+def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
+    found = _not_whole(entry)
+    if found is not None:
+        raise EquationError(
+            f"{show(found)} is an index of '{ref.name}', and is not an integer",
+            found.place or ref.place,
+            "use + - * // % and other functions that keep integers",
+        )
+    for each in read_in(entry):
+        if text.known[each.name].kind == "parameter":
             raise EquationError(
-                f"{show(found)} is an index of '{ref.name}', and is not an integer",
-                found.place or ref.place,
-                "use + - * // % and other functions that keep integers",
+                f"'{each.name}' is an index of '{ref.name}', and cannot be a parameter",
+                each.place,
+                f"list '{each.name}' in inputs=, or give its integers in constants=",
             )
-        for each in read_in(entry):
-            if text.known[each.name].kind == "parameter":
-                raise EquationError(
-                    f"'{each.name}' is an index of '{ref.name}', and cannot be a parameter",
-                    each.place,
-                    f"list '{each.name}' in inputs=, or give its integers in constants=",
-                )
 
 
 @told_in("sizes")
@@ -487,10 +508,10 @@ def _check_undeclared(text: Text, line: Equation) -> None:
     names = {ref.name for ref in line.references if not ref.index} - text.known.keys() - text.init.keys()
     if not names:
         return
-    for ref in misplaced(line.right, names):
+    for ref, why in misplaced(line.right, names):
         others = [*text.axes, *(name for name, entry in text.known.items() if entry.index != ())]
         raise EquationError(
-            f"'{ref.name}' is no axis, size or tensor here, and hardly a number to be trained",
+            f"'{ref.name}' is no axis, size or tensor here, and hardly a number to be trained: {why}",
             ref.place,
             f"{near(ref.name, others)}give {ref.name}=… if it is a size, list it in inputs= if it is data,"
             f" or declare it, {ref.name}[()]: parameter",
@@ -525,6 +546,20 @@ def _declare_leaves(text: Text, line: Equation) -> None:
         for ref, scope in _unknown(text, line.right):
             if ref.name in names and text.known[ref.name].dims is None:
                 _declare(text, ref, scope)
+                if len({*ref.index}) < len(ref.index) and not text.printed:
+                    _doubt_diagonal(text, line, ref)
+
+
+def _doubt_diagonal(text: Text, line: Equation, ref: Ref) -> None:
+    """Warns of `x[b,i] * W[i,i]` with a new parameter `W`: all but its diagonal would never be read."""
+    others = {axis for each in line.references if each.name != ref.name for axis in axes_of_index(each.index)}
+    others.update(axes_of_index(line.left))
+    twice = (axis for axis in plain_axes(ref) if ref.index.count(axis) > 1 and axis in others)
+    axis = next(twice, None)
+    if axis is not None and text.known[ref.name].kind == "parameter":
+        message = f"{show(ref)} is the diagonal of '{ref.name}', whose other elements nothing reads"
+        fix = f"write {ref.name}[{axis}] for a vector; or declare '{ref.name}', as {ref.name}[i,j]: parameter"
+        warn(TensornetWarning(message, locate(ref.place, axis), fix))
 
 
 def _declare(text: Text, ref: Ref, scope: Scope) -> None:

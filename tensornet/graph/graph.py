@@ -25,7 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 from ..codec import Scope as Prefix
 from ..codec import document, state_of
 from ..display import folded, preformatted
-from ..errors import EquationError, Place, ShapeError, check_arguments, near, told_in
+from ..errors import EquationError, Place, ShapeError, check_signature, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
@@ -40,9 +40,10 @@ from ..language.expression import (
     rename_tensors,
     sized_by_name,
 )
+from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurrences import as_printed
 from ..ops.structure import is_inside
-from ..ops.table import FUNCTIONS, RESERVED, check_registered
+from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
 from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
 from .checks import check_names, check_size, check_sizes, check_spoken
@@ -316,12 +317,15 @@ class Graph:
 
     # ---- pickling
 
-    __getstate__ = state_of
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields, with the functions in it that the user registered."""
+        made = state_of(self)
+        named = (part.function for part in self.expressions() if isinstance(part, Call))
+        return made | {"registered": pack(named)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        for call in (part for equation in self.own for part in equation.parts if isinstance(part, Call)):
-            check_registered(call.function, "a graph of another process")
+        unpack(state["registered"])
+        self.__dict__.update({name: value for name, value in state.items() if name != "registered"})
 
     # ---- text
 
@@ -395,6 +399,21 @@ class Graph:
         leaves = preformatted("\n".join(declared))
         return folded(repr(self), preformatted(lines), {"sizes and leaves": leaves, **blocks})
 
+    def _repr_latex_(self) -> str:
+        """The equations and the calls, one row each, below those of the blocks."""
+        return aligned(self._latex_rows())
+
+    def _latex_rows(self) -> Iterator[str]:
+        names = self.names_of_blocks()
+        for block, name in names.items():
+            yield heading(name, (leaf.name for leaf in block.inputs))
+            yield from block._latex_rows()
+        for item in as_printed(self.body):
+            if isinstance(item, Apply):
+                yield row_of_call(item.results, names[item.graph], item.operands)
+            else:
+                yield row(item)
+
     def to_json(self) -> str:
         """The graph as JSON: its text, and the values of constants and starts."""
         values = {leaf.name: leaf.value for leaf in self.constants}
@@ -463,10 +482,22 @@ class Graph:
                     fix=f"leave {name}= out, or build the graph with another size",
                 )
             if name not in self.bound and name not in self.open_sizes:
-                fix = f"{near(name, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
-                raise ShapeError(f"'{name}' is not an open size of this graph", fix=fix)
+                raise ShapeError(f"'{name}' is not an open size of this graph", fix=self._open_told(name))
         body = tuple(item if isinstance(item, Equation) else item.bound(sizes) for item in self.body)
         return Graph(self.leaves, body, self.outputs, tuple({**self.bound, **sizes}.items()))
+
+    def _open_told(self, wrong: str) -> str:
+        """Advice on which sizes to bind instead: those in the size of the axis of that name, else the open ones."""
+        sizes = [
+            axis.size for dims in self.named.values() for dim in dims for axis in dim if axis.name == wrong
+        ]
+        for equation in self.own:
+            scope = self.scope(equation)
+            sizes += [scope[wrong]] if wrong in equation.axes or wrong in scope.inner else []
+        for size in (size for size in sizes if size_names(size) or not isinstance(size, int)):
+            names = ", ".join(f"{name}=" for name in size_names(size))
+            return f"the size of axis '{wrong}' is {size!s}: give {names}"
+        return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
 
     def select(self, outputs: str | Sequence[str]) -> Graph:
         """The same graph with other results, which may be intermediate ones, by their scoped names.
@@ -488,7 +519,7 @@ class Graph:
             ('h', 'y')
         """
         names = dict.fromkeys([*(equation.name for equation in self.equations), *self.outputs])
-        found = told_by(outputs, [*names], "result of this graph", "outputs")
+        found = told_by(outputs, [*names], "result of this graph", "outputs", last=True)
         inside = [name for name in found if name not in self.named]
         opened = inlined(self, lambda call: any(name.startswith(f"{call.scope}.") for name in inside))
         return replace(opened, outputs=found)
@@ -730,21 +761,26 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
         EquationError: the argument is not a graph.
     """
 
-    calling = check_arguments(function)
-
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
         given = (*arguments, options.get("graph"))[0]
         if not isinstance(given, Graph) and (arguments or "graph" in options):
-            shown = repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
-            has_one = isinstance(getattr(given, "graph", None), Graph)
-            fix = (
-                "give its attribute `graph`"
-                if has_one
-                else "make one by tensornet.layer(…) or tensornet.model(…)"
+            shown = (
+                repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
             )
+            fix = "make one by tensornet.layer(…) or tensornet.model(…)"
+            if isinstance(getattr(given, "graph", None), Graph):
+                fix = "give its attribute `graph`"
+            elif hasattr(given, "named_modules"):
+                fix += "; tensornet.compress and tensornet.adapt take modules of torch"
+            elif isinstance(given, str):
+                fix = "make one of the equations: tensornet.layer(…)"
             raise EquationError(f"a graph is expected here, not {shown}", fix=fix)
-        return calling(*arguments, **options)
+        try:
+            return function(*arguments, **options)
+        except (TypeError, ValueError, RuntimeError) as error:
+            check_signature(function, error, options)
+            raise
 
     return checked
 

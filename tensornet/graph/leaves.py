@@ -147,7 +147,9 @@ def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
 # ---------------------------------------------------------------------------- name matching
 
 
-def told_by(names: str | Sequence[str], known: Sequence[str], one: str, all_of_them: str) -> tuple[str, ...]:
+def told_by(
+    names: str | Sequence[str], known: Sequence[str], one: str, all_of_them: str, last: bool = False
+) -> tuple[str, ...]:
     """The names that match the patterns, in the order of the patterns, each once.
 
     Args:
@@ -155,6 +157,7 @@ def told_by(names: str | Sequence[str], known: Sequence[str], one: str, all_of_t
             included.
         known: the existing names; the pattern `*` may match none.
         one, all_of_them: the singular and the plural noun for what has these names, for the error.
+        last: whether the error lists the last names.
 
     Raises:
         EquationError: a pattern matches nothing, or the patterns are not strings.
@@ -163,7 +166,9 @@ def told_by(names: str | Sequence[str], known: Sequence[str], one: str, all_of_t
     for pattern in names_in(names, all_of_them, 1):
         fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
         if not fitting and pattern != "*":
-            few = ", ".join(known[:12]) + (", …" if known[12:] else "") if known else "none"
+            more = len(known) > 12
+            few = ", ".join(known[-12:] if last else known[:12]) or "none"
+            few += (" at the end" if last else ", …") if more else ""
             raise EquationError(f"'{pattern}' is no {one}", fix=f"{near(pattern, known)}there are {few}")
         found.update(dict.fromkeys(fitting))
     return tuple(found)

@@ -27,6 +27,7 @@ from ..language.expression import (
     option_axes,
     product_of,
     show,
+    show_entry,
     show_index,
     sum_of,
 )
@@ -569,11 +570,15 @@ def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeEr
     ref, amounts = window.ref, f"({count},0)" if is_before else f"(0,{count})"
     fix = f"pad it in a line before, z[…] = pad({ref.said}[…], {axis}={amounts}), and read z"
     fix += f" with {count} added to the position" if is_before else " there"
+    if is_before and count == 1 and window.positions.steps == ((axis, Literal(1)),):
+        fix = f"previous[{axis}]({ref.said}[…]) reads 0 there, or {fix}"
     side = "before its first" if is_before else "after its last"
     return ShapeError(f"'{ref.said}' is read {count} position(s) {side} one", ref.place, fix)
 
 
-def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any]) -> ShapeError:
+def disagreement(
+    a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mapping[str, Any], is_weight: bool = False
+) -> ShapeError:
     """The error for an axis that two places size differently.
 
     Args:
@@ -581,6 +586,7 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mappi
         axis: the axis.
         ref: what has the second size.
         bound: the open sizes that have a value.
+        is_weight: whether that is a parameter that has the sizes of another line.
     """
 
     def told(size: Any) -> str:
@@ -590,9 +596,43 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | Call | None, bound: Mappi
     where = (
         f" in '{ref.said}'" if isinstance(ref, Ref) else f" in {ref.place.text}" if ref and ref.place else ""
     )
+    remedy = (
+        "give a second weight a name of its own; or "
+        if is_weight
+        else _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
+    )
     known = axes_of_index(ref.index) if isinstance(ref, Ref) else ()
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
-        "give the two axes different names, or make their sizes equal",
+        f"{remedy}give the two axes different names, or make their sizes equal",
     )
+
+
+def _common_factor(size: Any) -> int:
+    """The greatest integer that divides an open size whatever its names are; 1 for a number or a quotient."""
+    if isinstance(size, int) or "/" in str(size):
+        return 1
+    return math.gcd(*(factor if isinstance(factor, int) else 1 for _, factor in terms_of(size)))
+
+
+def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
+    """A further fix for two sizes that differ: give the open ones, or else read a part of the longer tensor."""
+    more = evaluate(a - b, {})
+    whole, other = (a, b) if isinstance(a, int) else (b, a)
+    by = _common_factor(other)
+    if isinstance(whole, int) and by > 1 and whole % by:
+        return f"{whole} is no multiple of {by}, so change one of them; or "
+    if len({each > 0 for _, each in terms_of(more)}) == 1 and not isinstance(more, int):
+        return f"one is longer by {more if terms_of(more)[0][1] > 0 else -more}: "
+    if open_sizes := size_names(more):
+        named = ", ".join(f"{name}=…" for name in open_sizes)
+        return f"give those that are not known yet, {named}; or "
+    if isinstance(a, int) and isinstance(b, int) and a < b and isinstance(ref, Ref) and axis in ref.index:
+        if a == 1:  # as an axis inside a window is where nothing else says how long it is
+            return f"give {axis}={b}, if a window left it the one position that fits; or "
+        read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
+        return f"read the first {a} of the {b}, {ref.said}[{read}]; or "
+    if isinstance(a, int) or not isinstance(more, int):
+        return ""
+    return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

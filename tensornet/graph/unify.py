@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..errors import ShapeError
@@ -22,11 +23,13 @@ class Unifier:
 
     Attributes:
         declared: the names in sizes of declared tensors. These stay; others give way.
+        is_weight: whether a name is a parameter that is as long as where it is read first.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
         self.declared: set[str] = set()
+        self.is_weight: Callable[[str], bool] = lambda name: False
         given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
@@ -37,6 +40,17 @@ class Unifier:
         known = {name: size for name, size in sizes.items() if isinstance(size, int)}
         return cls(known, {name: size for name, size in sizes.items() if name not in known})
 
+    def check_circles(self) -> None:
+        """Raises an error if given formulas depend on each other in a cycle."""
+        try:
+            TopologicalSorter({name: size_names(size) for name, size in self.solution.items()}).prepare()
+        except CycleError as error:
+            name = error.args[1][0]
+            raise ShapeError(
+                f"the size of '{name}' is given as {self.solution[name]}, which depends on '{name}' itself",
+                fix="use names in the formula that no axis of the layer has",
+            ) from None
+
     def resolve(self, size: Any) -> Any:
         """The size with all solutions substituted."""
         if not self.solution:
@@ -45,8 +59,7 @@ class Unifier:
             if not any(name in self.solution for name in size_names(size)):
                 return size
             size = put_in(size, self.solution)
-        fix = "use names in a formula that no axis of the layer has"
-        raise ShapeError(f"the size {size} depends on itself", fix=fix)
+        raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
     def same(self, one: Any, other: Any) -> bool:
         """Whether two sizes are equal as far as is known."""
@@ -73,7 +86,8 @@ class Unifier:
             return b if isinstance(a, int) else a  # the symbolic one, as for an open size
         solved = solve_size(evaluate(a - b, self.bound), 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
-            raise disagreement(a, b, axis, ref, self.bound)
+            is_weight = isinstance(ref, Ref) and ref.place is not None and self.is_weight(ref.name)
+            raise disagreement(a, b, axis, ref, self.bound, is_weight)
         self.bound[solved[0]] = solved[1]
         return a
 

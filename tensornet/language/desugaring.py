@@ -77,7 +77,7 @@ def together(written: Sequence[Statement], names: Container[str]) -> tuple[State
                 raise EquationError(
                     f"'{name}' is added to before it has a first value",
                     each.place,
-                    f"write a line before it that names its axes, as {name}[v] = 0",
+                    f"write a line before it that names its axes, as {name}[{_example(each)}] = 0",
                 )
             case Addition(name):
                 if each is additions[name][-1]:
@@ -154,6 +154,12 @@ def _positions(entry: Index, axes: Container[str]) -> Expression | None:
 
 def _is_zero(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value == 0
+
+
+def _example(addition: Addition) -> str:
+    """Sample axes for the line that initialises a tensor."""
+    taken = Taken({*occurring(addition.right), *axes_of_index(addition.left)})
+    return ",".join(entry if isinstance(entry, str) else taken.fresh("v") for entry in addition.left)
 
 
 # ---------------------------------------------------------------------------- composites with fixed parts

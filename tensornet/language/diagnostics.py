@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ..errors import nearest
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from .expression import Call, Expression, Literal, Ref, Size, factors_in, subexpressions, terms_in
+from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts_of
 
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
@@ -61,27 +62,50 @@ def called_elsewhere(name: str, axes: Sequence[str] = ()) -> str:
     return ""
 
 
-def misplaced(expression: Expression, names: Collection[str]) -> Iterator[Ref]:
-    """The reads of these names where a trainable number makes no sense: under a root, among positions, or where no
-    gradient reaches it, as in a condition, a comparison or a rounding."""
-    for part in subexpressions(expression):
-        if isinstance(part, Call):
-            row, among = FUNCTIONS[part.function], any(map(_is_position, terms_in(part)))
-            for n, argument in enumerate(part.arguments):
-                hopeless = among or row.root or (row.derivative and row.gradient(n) == "0")
-                factors = (each for term in terms_in(argument) for each in factors_in(term))
-                for each in factors if hopeless else ():
-                    if isinstance(each, Ref) and not each.index and each.name in names:
-                        yield each
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def misplaced(expression: Expression, names: Collection[str], why: str = "") -> Iterator[tuple[Ref, str]]:
+    """The reads of these names where a trainable number makes no sense, each with the reason.
+
+    Either no gradient reaches it, in a condition, a comparison or a rounding. Or it is a size, under a root or
+    among positions.
+    """
+    if isinstance(expression, Ref) and not expression.index:
+        if why and expression.name in names:
+            yield expression, why
+        return
+    reasons = itertools.chain(_reasons(expression, why), itertools.repeat(""))
+    for part, reason in zip(parts_of(expression), reasons, strict=False):
+        yield from misplaced(part, names, reason)
+
+
+def _reasons(whole: Expression, why: str) -> list[str]:
+    """For each argument or factor, why it cannot be a trainable number; empty where it can."""
+    match whole:
+        case Contraction(factors):
+            return [why] * len(factors)
+        case Call("add", terms):
+            among = any(_is_position(term) for term in terms)
+            return ["it is added to positions" if among else why] * len(terms)
+        case Call(function, arguments) if FUNCTIONS[function].root:
+            return ["it is under a root"] * len(arguments)
+        case Call(function, arguments):
+            rules = FUNCTIONS[function].derivative or ("",)
+            still = (rules[min(number, len(rules) - 1)] == "0" for number in range(len(arguments)))
+            return ["no gradient reaches it here" if each else "" for each in still]
+    return []
 
 
 def _is_position(term: Expression) -> bool:
     """Whether a term is a position: an `index` call, possibly multiplied by sizes and numbers."""
-    rest = [factor for factor in factors_in(term) if not isinstance(factor, Literal | Size)]
-    return len(rest) == 1 and isinstance(rest[0], Call) and rest[0].function == INDEX.name
-
-
-_WORD = re.compile(r"[^\W\d_]+")
+    match term:
+        case Call(INDEX.name):
+            return True
+        case Contraction(factors):
+            rest = [factor for factor in factors if not isinstance(factor, Literal | Size)]
+            return len(rest) == 1 and _is_position(rest[0])
+    return False
 
 
 def slip_of(name: str, known: Collection[str]) -> str | None:

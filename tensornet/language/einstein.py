@@ -30,6 +30,7 @@ from .expression import (
     product_of,
     rewrite,
     show,
+    show_index,
     subexpressions,
     sum_of,
 )
@@ -127,10 +128,14 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
 
 def _ambiguous(factor: Expression, holding: Iterable[Expression], axis: str) -> EquationError:
     """The error for an axis that a product may sum, and one of its factors as well."""
+    others = product_of([each for each in holding if each is not factor])
+    is_product = isinstance(others, Contraction) and all(isinstance(each, Ref) for each in others.factors)
+    is_gate = isinstance(factor, Call) and is_product
+    gate = f", as in {show(factor)} * sum[{axis}]({show(others)})" if is_gate else ""
     return EquationError(
         f"axis '{axis}' may be summed inside {show(factor)}, or over the whole product",
         locate(factor.place, axis),
-        f"to sum inside, give each product a line of its own, or write sum[{axis}](…) around it; to sum over the"
+        f"to sum inside, give each product a line of its own, or write sum[{axis}](…) around it{gate}; to sum over the"
         f" whole product, write sum[{axis}](…) around all of it; or use another letter inside",
     )
 
@@ -175,16 +180,31 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
             if axis in seen and axis not in inner:
                 raise _unsummed(axis, call)
         seen.update(free_axes(argument))
-    for argument in call.arguments if function.axes == "joined" else ():
-        (joined,), own = call.axes, free_axes(argument)
-        lost = [each for each in own if each not in inner and not _sums(argument, each)]
-        if lost and joined not in own:
-            fix = f"write '{joined}' for '{lost[0]}': each operand calls that axis '{joined}', whatever its size there"
-            message = (
-                f"{show(argument)} has no axis '{joined}', along which {function.name} joins its operands"
-            )
-            raise EquationError(message, argument.place, fix, function.name)
+    if function.axes == "joined":
+        _check_shared(call, inner)
     return replace(call, arguments=tuple(sum_out(argument, inner, False) for argument in call.arguments))
+
+
+def _check_shared(call: Call, kept: frozenset[str]) -> None:
+    """Raises an error for an operand that has another name for the axis along which it is joined."""
+    (joined,) = call.axes
+    for argument in call.arguments:
+        held = free_axes(argument)
+        others = [axis for axis in held if axis not in kept and not _sums(argument, axis)]
+        if others and joined not in held:
+            is_ref, written = isinstance(argument, Ref), argument.place.text if argument.place else ""
+            own = tuple(axis for axis in held if axis in kept or axis in others)
+            read = argument if isinstance(argument, Ref) else Ref("z", own)
+            index = tuple(joined if entry == others[0] else entry for entry in read.index)
+            raise EquationError(
+                f"{show(argument) if is_ref else written} has no axis '{joined}', along which {call.function} joins its"
+                " operands",
+                locate(argument.place, others[0]) if is_ref else argument.place,
+                f"{'' if is_ref else f'make it a line, z[{show_index(own)}] = {written}, and '}"
+                f"write {read.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
+                " size of its own",
+                call.function,
+            )
 
 
 def _unknown(axis: str, expression: Contraction | Call) -> EquationError:
@@ -214,8 +234,14 @@ def _is_lone(expression: Expression) -> bool:
 
 
 def _unsummed(axis: str, expression: Expression) -> EquationError:
-    written = expression.place.text if expression.place is not None else ""
-    shown = written if written.endswith("]") else show(expression)  # not as a part or a crop of the tensor
+    if is_written(expression, SLICES) and expression.place is not None:
+        return EquationError(
+            f"the slice {expression.place.text} keeps the axis name '{axis}', which is neither on the left nor summed",
+            expression.place,
+            f"put '{axis}' on the left, or write sum[{axis}](…) to sum it",
+        )
+    written = expression.place if isinstance(expression, Ref) and expression.said != expression.name else None
+    shown = show(expression) if written is None else written.text
     return EquationError(
         f"axis '{axis}' is neither on the left nor summed by a product: it occurs only in {shown}",
         locate(expression.place, axis),

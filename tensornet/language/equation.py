@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from ..codec import document, state_of
-from ..errors import EquationError, Place, near, told_in
+from ..errors import EquationError, Place, TensornetWarning, near, told_in, warn
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, SIGNS
 from .einstein import SLICES, axes_read_once, is_written, locate, sum_out, without_sums
@@ -18,6 +18,7 @@ from .expression import (
     Contraction,
     Expression,
     Index,
+    Literal,
     Ref,
     Size,
     axes_of_index,
@@ -126,18 +127,39 @@ class Definition:
 
 @dataclass(frozen=True)
 class Calling:
-    """`y = attention(x, scope='blocks.0')`: a block applied to tensors."""
+    """`y = attention(x, scope='blocks.0')`: a block applied to tensors.
+
+    Attributes:
+        along: for a block that computes one position after another, `h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])`: the
+            axis, and the brackets of the results and of the operands (empty for a bare name).
+    """
 
     results: tuple[str, ...]
     block: str
     operands: tuple[str, ...]
     scope: str
+    along: AlongAxis | None = None
     place: Place | None = field(default=None, compare=False, repr=False)
 
     @property
     def defines(self) -> tuple[str, ...]:
         """The tensors that it defines."""
         return self.results
+
+    @property
+    def lefts(self) -> Iterator[Equation]:
+        """Equations with the results on the left, if the call gives their axes."""
+        for name, left in zip(self.results, self.along.left, strict=True) if self.along else ():
+            yield Equation(name, left, Literal(0), self.place)
+
+
+@dataclass(frozen=True)
+class AlongAxis:
+    """The axis that a block is called along, and the brackets of its results and its operands."""
+
+    axis: str
+    left: tuple[tuple[str | tuple[str, ...], ...], ...]
+    read: tuple[tuple[Index, ...], ...]
 
 
 Statement: TypeAlias = "Equation | Declaration | Definition | Calling"
@@ -271,10 +293,7 @@ def resolve(
                 if is_size(name):
                     return Size(name, part.place)
                 if inside is not None:
-                    fix = f"give {name}=…; or say what is {name} long, as in inputs='x[…,{name}]'"
-                    fix += f"; or write sum[{name}](…) if it is an axis"
-                    message = f"'{name}' is neither an axis of this equation nor a size"
-                    raise EquationError(message, part.place, fix, "axes")
+                    raise _neither(name, part.place, inside, axes)
                 return part
             case Ref(name, ()):
                 return Call(INDEX.name, (), (name,), place=part.place)
@@ -288,6 +307,25 @@ def resolve(
             _check_call(part, axes)
     _check_placed(resolved)
     return resolved
+
+
+def _neither(name: str, place: Place | None, ref: Ref, axes: Collection[str]) -> EquationError:
+    """The error for a name in brackets of a tensor that is no axis of the equation and no size."""
+    fix = f"give {name}=…; or say what is {name} long, as in inputs='x[…,{name}]'"
+    if any(_is_distance(entry, axes) for entry in ref.index):
+        index = [f"m: 2*{name} - 1" if _is_distance(entry, axes) else entry for entry in ref.index]
+        fix += f"; or declare the table of distances, {ref.name}[{show_index(tuple(index))}]: parameter"
+    fix += f"; or write sum[{name}](…) if it is an axis"
+    return EquationError(f"'{name}' is neither an axis of this equation nor a size", place, fix, "axes")
+
+
+def _is_distance(entry: Index, axes: Collection[str]) -> bool:
+    """Whether an entry of brackets, as it was parsed, is the difference of two axes: `j - i + n - 1`."""
+    terms = entry.arguments if isinstance(entry, Call) and entry.function == "add" else ()
+    having = [term for term in terms if any(each.name in axes for each in references(term))]
+    return len(having) > 1 and any(
+        isinstance(term, Contraction) and term.factors[0] == Literal(-1) for term in having
+    )
 
 
 _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
@@ -320,6 +358,9 @@ def _check_placed(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
     entries = [*_positions(expression)]
     placed = set[str]().union(*map(placed_axes, entries))
+    for ref in references(expression) if entries else ():
+        for computed in filter(is_computed_index, ref.index):
+            _doubt_spelling(ref, computed)
     for entry, each in ((one, part) for one in entries for part in subexpressions(one)):
         if isinstance(each, Size) and each.axis in placed - placed_axes(entry):
             raise EquationError(
@@ -327,6 +368,31 @@ def _check_placed(expression: Expression) -> None:
                 each.place,
                 f"write index({each.axis}) here too, or give the size another name",
             )
+
+
+def _doubt_spelling(ref: Ref, entry: Expression) -> None:
+    """Warns of a bare name in brackets beside `index(…)`: it is a position too, where a size may be meant."""
+    found = [
+        part for part in _outside_brackets(entry) if isinstance(part, Call) and part.function == INDEX.name
+    ]
+    bare = [each for each in found if each.place is not None and each.place.text == each.axes[0]]
+    if bare and len(bare) < len(found):
+        (name,) = bare[0].axes
+        warn(
+            TensornetWarning(
+                f"'{name}' in the brackets of '{ref.name}' is a position, the same as index({name})",
+                bare[0].place,
+                f"write index({name}) if that is meant; the size of the axis is '{name}' outside of brackets: if that"
+                f" is meant, compute the positions in a line before, at[…] = … {name} …, and read {ref.name}[at[…]]",
+            )
+        )
+
+
+def _outside_brackets(part: Expression) -> Iterator[Expression]:
+    """The parts of an expression that are not in the brackets of a tensor."""
+    yield part
+    for each in () if isinstance(part, Ref) else parts_of(part):
+        yield from _outside_brackets(each)
 
 
 def _written(

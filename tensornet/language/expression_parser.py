@@ -8,7 +8,8 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, near, told_in
@@ -28,7 +29,9 @@ from .expression import (
     contraction,
     factors_in,
     free_axes,
+    parts_of,
     product_of,
+    scalar_value,
     sum_of,
 )
 
@@ -166,12 +169,14 @@ class Terms(Parsed):
         return value
 
     def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
-        """The value, which arrays can hold."""
-        if isinstance(value, int) and value > LARGEST:
-            raise self.fail(node, "this whole number is beyond 64 bits", "write a real number, as 1e30")
-        if isinstance(value, complex) and not math.isfinite(value.imag):
+        """The value as arrays can hold it: an integer beyond 64 bits becomes a floating-point number."""
+        try:
+            found = value if not isinstance(value, int) or value <= LARGEST else float(value)
+        except OverflowError:
+            found = complex(0, math.inf)
+        if isinstance(found, complex) and not math.isfinite(found.imag):
             raise self.fail(node, "this number is infinite", "write a finite one")
-        return value
+        return found
 
     def binary(
         self, node: ast.expr, operator: ast.operator | ast.cmpop, a: Expression, right: ast.expr
@@ -179,11 +184,11 @@ class Terms(Parsed):
         b, place = self.expression(right), self.place(node)
         match operator:
             case ast.Add():
-                return sum_of([a, b], place)
+                return sum_of([a, _held(a, b, sum_of)], place)
             case ast.Sub():
-                return sum_of([a, _negative(b, place)], place)
+                return sum_of([a, _held(a, _negative(b, place), sum_of)], place)
             case ast.Mult():
-                return _grouped(a, b, place) or product_of([a, b], place)
+                return _grouped(a, b, place) or product_of([a, _held(a, b, product_of)], place)
             case ast.Div():
                 return product_of([a, Call("reciprocal", (b,), place=place)], place)
         if type(operator) in _SIGNS:
@@ -241,8 +246,9 @@ class Terms(Parsed):
         )
         match start, stop:
             case Literal(int() as first), Literal(int() as end) if first > end and (first < 0) == (end < 0):
-                fix = f"write {end}:{first}, or another end"
-                raise self.fail(node, "the slice ends before it begins", fix)
+                raise self.fail(
+                    node, "the slice ends before it begins", f"write {end}:{first}, or another end"
+                )
         match step or Literal(1):
             case Literal(int() as by) if by > 0:
                 return Span(start, stop, by, self.place(node))
@@ -298,11 +304,7 @@ class Terms(Parsed):
                 fix = f"write {method}{'[i]' if function.takes_axes else ''}(x)"
             raise self.fail(node.func, "tensors have no methods", fix)
         if function is None:
-            blocks = (block.name for block in ast.walk(self.tree) if isinstance(block, ast.FunctionDef))
-            if name in blocks:
-                message = f"'{name}' is a block: a line of its own calls it, below its definition"
-                fix = f"write `u = {ast.unparse(node)}` there, and read u"
-                raise EquationError(message, self.place(node.func), fix, "blocks")
+            self.check_is_no_block(node, name)
             known = (each.name for each in (*FUNCTIONS.values(), SUM) if not each.is_kernel or each.exchanges)
             hint = called_elsewhere(name, axes) or near(name, known)
             if axes and not hint:
@@ -317,6 +319,17 @@ class Terms(Parsed):
             raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
         return function
 
+    @told_in("blocks")
+    def check_is_no_block(self, node: ast.Call, name: str) -> None:
+        """Raises an error for a call of a block that is no line of its own below its definition and outside of it."""
+        if any(isinstance(block, ast.FunctionDef) and block.name == name for block in ast.walk(self.tree)):
+            message = (
+                f"'{name}' is a block: a line of its own calls it, below its definition and outside of it"
+            )
+            fix = f"write `u = {ast.unparse(node)}` there, and read u"
+            fix += f"; the state before is h[t-1] of a call h[t] = {name}(…)"
+            raise self.fail(node.func, message, fix)
+
     def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:
             case ast.Call(args=[ast.Name() as axis], keywords=[]):
@@ -326,8 +339,8 @@ class Terms(Parsed):
     def checked(self, node: ast.Call, function: Function, axes: tuple[str, ...]) -> Call:
         """A call, checked: its axes, arity and keywords match the record of the function."""
         operands, keywords = _bound(node, function)
-        for message in _misuses(node, function, axes, len(operands)):
-            raise self.fail(node, message, f"write {function.form}")
+        for message, fix in _misuses(node, function, axes, len(operands)):
+            raise self.fail(node, message, fix)
         names = [*function.operands[: len(operands)], *(each.arg for each in keywords)]
         for name in {name for name in names if names.count(name) > 1}:
             fix = "give it once; rename the axis if it is called as an option"
@@ -351,7 +364,7 @@ class Terms(Parsed):
         values = value.elts if len(function.amounts) > 1 and isinstance(value, ast.Tuple) else [value]
         if len(values) != max(1, len(function.amounts)):
             message = f"{function.name} takes ({', '.join(function.amounts)})"
-            raise self.fail(value, message, f"write {function.form}")
+            raise self.fail(value, message, f"write {name}={_example(function)}")
         amounts = tuple(map(self.expression, values))
         if any(isinstance(each, Literal) and not isinstance(each.value, int) for each in amounts):
             raise self.fail(value, "an amount of positions must be a whole number", "use an integer")
@@ -381,6 +394,19 @@ def entries_of(node: ast.expr) -> list[ast.expr]:
     return [node] if composite else node.elts
 
 
+def _example(function: Function) -> str:
+    """A sample value for the keyword of an axis: `1`, or `(1,1)`."""
+    ones = ",".join("1" for _ in function.amounts)
+    return ones if len(function.amounts) == 1 else f"({ones})"
+
+
+def _last_axis(node: ast.Call) -> str:
+    """The last axis of the first tensor with brackets in a call, for an example; else `j`."""
+    read = (each for each in ast.walk(node) if isinstance(each, ast.Subscript))
+    entries = [entry for each in itertools.islice(read, 1) for entry in entries_of(each.slice)]
+    return entries[-1].id if entries and isinstance(entries[-1], ast.Name) else "j"
+
+
 def _bound(node: ast.Call, function: Function) -> tuple[list[ast.expr], list[ast.keyword]]:
     """The operands of a call, and its keywords: as in Python, each argument stands in its place or under its name."""
     most, options = function.arity[1], [name for name, _ in function.options]
@@ -395,23 +421,35 @@ def _bound(node: ast.Call, function: Function) -> tuple[list[ast.expr], list[ast
     return operands, sorted(keywords, key=lambda each: order.get(each.arg or "", -1))
 
 
-def _misuses(node: ast.Call, function: Function, axes: tuple[str, ...], given: int) -> Iterator[str]:
-    """Where the axes, arity and keywords of a call differ from the record of its function."""
+def _misuses(
+    node: ast.Call, function: Function, axes: tuple[str, ...], given: int
+) -> Iterator[tuple[str, str]]:
+    """Where the axes, arity and keywords of a call differ from the record of its function, and what to write."""
     name, (least, most) = function.name, function.arity
     if function.takes_axes and not axes:
-        yield f"{name} needs the axis it runs over"
+        axis = "v" if function.makes(("v",)) or function.anew else _last_axis(node)
+        fix = f"write {name}[{axis}{',k' if function.axes == 'exchanged' else ''}](…)"
+        if function.twin and len(node.args) > 1:
+            fix = f"write {function.twin}(a, b), or {name}[{axis}](a) over an axis"
+        yield f"{name} needs the axis it runs over", fix
     if axes and not function.takes_axes:
-        yield f"{name} runs over no axis"
+        yield f"{name} runs over no axis", f"write {name}(…)"
     if any(isinstance(argument, ast.Starred) for argument in node.args):
-        yield "'*' does not unpack here"
+        yield "'*' does not unpack here", "write the arguments out"
     if not least <= given <= most:
-        yield f"{name} takes {'' if least == most else 'at least '}{least} argument(s), not {given}"
+        count = f"{least}" if least == most else f"at least {least}"
+        yield f"{name} takes {count} argument(s), not {given}", f"write {function.form}"
     if function.takes_one_axis and len(axes) != 1:
-        yield f"{name} runs over one axis"
+        nests = axes and function.at == "a"
+        fix = (
+            f"{'('.join(f'{name}[{each}]' for each in axes)}(…{')' * len(axes)}" if nests else f"{name}[n](…)"
+        )
+        yield f"{name} runs over one axis", f"write {fix}"
     if function.axes == "exchanged" and len(set(axes)) != 2:
-        yield f"{name} takes two axes in brackets: the one that it runs over, and the new one"
+        what = "the one that it runs over, and the new one"
+        yield f"{name} takes two axes in brackets: {what}", f"write {name}[j,k](…)"
     if function.axes == "moved" and not node.keywords:
-        yield f"{name} needs an axis as a keyword"
+        yield f"{name} needs an axis as a keyword", f"write {name}(x, i={_example(function)})"
 
 
 def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
@@ -423,6 +461,15 @@ def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
     shared = {axis for axis, count in counts.items() if count > 1}.intersection(free_axes(a))
     grouped = shared and isinstance(b, Contraction) and not b.summed
     return Contraction((*factors_in(a), b), (), place) if grouped else None
+
+
+def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Expression]) -> Expression:
+    """`b`; a floating-point number if it is an integer whose join with the numbers in `a` exceeds 64 bits."""
+    if not isinstance(b, Literal) or not isinstance(b.value, int):
+        return b
+    numbers: list[Expression] = [each for each in parts_of(joined([a, b])) if isinstance(each, Literal)]
+    value = scalar_value(joined(numbers)) if numbers else None
+    return replace(b, value=float(b.value)) if isinstance(value, int) and abs(value) > LARGEST else b
 
 
 def _negative(expression: Expression, place: Place) -> Expression:

@@ -12,6 +12,7 @@ declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]
              | axis: size                                       i: 4
 definition  := def name(x, …): block                           the block's own lines, indented
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
+             | name[left], … = name(x[entries], …)              along an axis, see `recurrences`
 expression  := see `expression_parser`
 entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
              | t-1 | t+1                                        of a recurrent tensor, see `recurrences`
@@ -46,7 +47,7 @@ from .expression import (
     rewrite,
 )
 from .expression_parser import Terms, entries_of
-from .recurrences import Start, recurring
+from .recurrences import Start, called_along, recurring
 
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
@@ -188,7 +189,7 @@ class _Reader(Terms):
             match node:
                 case ast.Assign([target], ast.Call(ast.Name(block)) as call) if block in blocks:
                     found += [] if blocks[block] in found else [blocks[block]]
-                    found.append(self.calling(target, block, call))
+                    found += self.calling(target, block, call, names)
                 case ast.FunctionDef():
                     found.append(made := self.definition(node, blocks))
                     if blocks.get(made.name) in found:
@@ -227,7 +228,7 @@ class _Reader(Terms):
         return Definition(name, tuple(inputs), self.read(node.body, outer), self.place(node))
 
     @told_in("blocks")
-    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling:
+    def calling(self, target: ast.expr, block: str, call: ast.Call, names: Taken) -> list[Statement]:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         match call.keywords:
@@ -238,22 +239,28 @@ class _Reader(Terms):
             case _:
                 fix = 'write `y = block(x, scope="name")`'
                 raise self.fail(call, "a call takes tensors and a scope", fix)
-        made, operands = (tuple(map(self.tensor, each)) for each in (targets, call.args))
-        return Calling(made, block, operands, scope, self.place(target))
+        results, read = (tuple(map(self.tensor, each)) for each in (targets, call.args))
+        if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
+            return [*called_along(results, block, read, scope, self.place(target), names)]
+        made, operands = (tuple(ref.name for ref in each) for each in (results, read))
+        return [Calling(made, block, operands, scope, place=self.place(target))]
 
-    def tensor(self, node: ast.expr) -> str:
-        """The name of a result or an operand of a call."""
-        if isinstance(node, ast.Name):
-            return self.name(node, node.id)
-        fix = "give what stands in brackets, or is computed, a line and a name of its own"
-        raise self.fail(node, "a block call takes and returns names of tensors", fix)
+    def tensor(self, node: ast.expr) -> Ref:
+        """A result or an operand of a call: a bare name, or with brackets."""
+        found = self.expression(node) if isinstance(node, ast.Name | ast.Subscript) else None
+        if not isinstance(found, Ref):
+            fix = "compute it in a line of its own, and pass its name"
+            raise self.fail(node, "a block call takes and returns names of tensors", fix)
+        return found
 
     def equation(self, target: ast.expr, value: ast.expr) -> Equation:
         name, entries = self.target(target)
         positions = [*map(_outside, entries)]
         is_start = sum(map(bool, positions)) == 1
         pairs = zip(positions, entries, strict=True)
-        left: tuple[Any, ...] = tuple(at if at and is_start else self.left_entry(each) for at, each in pairs)
+        left: tuple[Any, ...] = tuple(
+            at if at and is_start else self.left_entry(each, target) for at, each in pairs
+        )
         counts = Counter(axis for entry in left for axis in axes_of_index((entry,)))
         for axis, count in counts.items():
             if count > 1:
@@ -271,11 +278,16 @@ class _Reader(Terms):
         raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
 
     @told_in("axes")
-    def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
+    def left_entry(self, node: ast.expr, target: ast.expr | None = None) -> str | tuple[str, ...]:
         entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
         if not isinstance(entry, str | tuple):
             fix = "name the axis, as in `y[b,i]`; at positions values are added, `y[v] = 0` and then `y[k[n]] += …`"
             fix += "; a recurrence starts outside of one axis, `h[b,-1,o] = …`"
+            if target is not None and isinstance(node, ast.Subscript):
+                name, entries = self.target(target)
+                index = ",".join("v" if each is node else self.place(each).text for each in entries)
+                fix = f"at positions values are added: write {self.place(target).text} += …, after a line that names"
+                fix += f" the axes of '{name}', as {name}[{index}] = 0"
             raise self.fail(node, "the left side takes axis names only", fix)
         return entry
 

@@ -1,4 +1,4 @@
-"""Recurrences in the surface language: `h[t-1]`, and their starts.
+"""Recurrences in the surface language: `h[t-1]`, their starts, and blocks called along an axis.
 
     h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])      h[b,t-1,p] is previous[t](h[b,t,p], h0[b,p])
     h[b,-1,o] = h0[b,o]
@@ -17,11 +17,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..errors import EquationError, told_in
+from ..errors import EquationError, Place, told_in
 from ..ops.along_axes import STEPS
 from ..ops.structure import INDEX
-from .equation import Calling, Declaration, Equation, Opening
+from .equation import AlongAxis, Calling, Declaration, Equation, Opening, Statement
 from .expression import (
+    ELLIPSIS,
     Call,
     Expression,
     Index,
@@ -32,6 +33,7 @@ from .expression import (
     axes_of_index,
     free_axes,
     fresh,
+    is_computed_index,
     occurring,
     references,
     rename,
@@ -123,15 +125,16 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
     """The tensors that an equation at or above their definition reads at another position.
 
     Raises:
-        EquationError: the call of a block defines one.
+        EquationError: the call of a block without brackets defines one.
     """
     waiting = {name: line for line in lines for name in line.defines}
     for line in lines:
         for ref in _stepped(line):
-            if isinstance(waiting.get(ref.name), Calling):
-                message = f"'{ref.name}' is recurrent through the call of a block"
-                fix = f"write the recurrence in the block: it reads {ref.name} at another position there"
-                raise EquationError(message, ref.place, fix)
+            if isinstance(call := waiting.get(ref.name), Calling) and not call.along:
+                fix = f"write the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
+                raise EquationError(
+                    f"'{ref.name}' is recurrent through the call of a block without brackets", ref.place, fix
+                )
             if ref.name in waiting and not isinstance(line, Start):
                 yield ref.name
         for name in line.defines:
@@ -170,10 +173,16 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
         first = starts.get((name, side, at), start)
         if [*map(_parts, first.left)] != [*map(_parts, start.left)]:
             message = f"the start of '{name}' at {by:+d} has other axes than its start at {side:+d}"
-            raise EquationError(message, start.place, "write the same axes in both")
+            raise EquationError(message, start.place, f"write the same axes as in {first}")
         if farthest.get((name, side, at), 0) < abs(by):
             message = f"no line reads the start of '{name}' at {by:+d} in its dimension {at + 1}"
-            raise EquationError(message, start.place, "read it there, or remove this start")
+            others = [
+                f"{to * far:+d} in dimension {n + 1}"
+                for (other, to, n), far in farthest.items()
+                if other == name
+            ]
+            fix = f"it is read at {' and at '.join(others)}: start it there" if others else "read it there"
+            raise EquationError(message, start.place, f"{fix}, or remove this start")
 
 
 class _Reading:
@@ -194,9 +203,10 @@ class _Reading:
         self, lines: Sequence[Any], starts: dict[_Key, Start], names: set[str], sizes: Collection[str]
     ) -> None:
         equations = [line for line in lines if isinstance(line, Equation)]
+        made = [line for call in lines if isinstance(call, Calling) for line in call.lefts]
         self.names, self.starts = names, starts
         self.sides = {(name, _side(step), at) for name, step, at in starts}
-        self.lefts = {each.name: each.left for each in equations if not isinstance(each, Start)}
+        self.lefts = {each.name: each.left for each in (*equations, *made) if not isinstance(each, Start)}
         tensors: dict[str, Collection[str]] = {
             line.name: [axis for dim in line.dims for axis, _ in dim]
             for line in lines
@@ -426,3 +436,75 @@ def _steps_of(part: Expression) -> tuple[Ref, str, int, list[Expression | None]]
     side = next(side for side, name in STEPS.items() if name == part.function)  # type: ignore[union-attr]
     (axis,) = part.axes  # type: ignore[union-attr]
     return (operand, axis, side, starts) if operand.index.count(axis) == 1 else None
+
+
+# ---------------------------------------------------------------------------- blocks called along an axis
+
+
+def called_along(
+    results: tuple[Ref, ...], block: str, operands: tuple[Ref, ...], scope: str, place: Place, names: Taken
+) -> Iterator[Statement]:
+    """A call with brackets after its results and operands, in lines that call the block on names.
+
+    Where no operand has brackets, equations give its results the axes of the line. Else operands that are read at
+    another position get an equation, and the call knows the axis.
+
+    Args:
+        names: the names in use.
+
+    Raises:
+        EquationError: the operands have steps along no axis or several, or a result lacks the axis.
+    """
+
+    if not any(ref.index for ref in operands):
+        made = tuple(names.fresh(f"{ref.name}.made") for ref in results)
+        yield Calling(made, block, tuple(ref.name for ref in operands), scope, place=place)
+        for name, ref in zip(made, results, strict=True):
+            yield Equation(ref.name, _plain(ref, ref.index), Ref(name, ref.index, ref.place), ref.place)
+        return
+    axis = _axis(results, operands, place)
+    read = list[Ref]()
+    for ref in operands:
+        steps = [*map(step_of, ref.index)]
+        index = _plain(ref, _at_once(ref, steps))
+        name = names.fresh(f"{ref.name}.before") if any(steps) else ref.name
+        if any(steps):
+            yield Equation(name, index, ref, ref.place)
+        read.append(Ref(name, index, ref.place))
+    left = tuple(_plain(ref, ref.index) for ref in results)
+    along = AlongAxis(axis, left, tuple(ref.index for ref in read))
+    made, given = (tuple(ref.name for ref in each) for each in (results, read))
+    yield Calling(made, block, given, scope, along, place)
+
+
+def _axis(results: Iterable[Ref], operands: Iterable[Ref], place: Place) -> str:
+    """The axis that a call goes along: its results at one position are its operands at the next."""
+    axes = {step[0]: None for ref in operands for entry in ref.index if (step := step_of(entry))}
+    if len(axes) != 1:
+        fix = (
+            "call it without brackets, `y = block(x)`, or read one axis at another position, as in h[b,t-1,p]"
+        )
+        fix = "write the block's equations in the text, which may step along several axes" if axes else fix
+        found = f"several axes, {', '.join(axes)}" if axes else "none"
+        raise EquationError(
+            f"a block call with brackets needs one axis to step along, and has {found}", place, fix
+        )
+    (axis,) = axes
+    for ref in results:
+        if ref.index.count(axis) != 1:
+            raise EquationError(
+                f"the call runs along '{axis}', which the brackets of '{ref.name}' must have once",
+                ref.place,
+                f"write {ref.name}[…,{axis},…]",
+            )
+    return axis
+
+
+def _plain(ref: Ref, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The entries of brackets; raises an error if one is not made of axes."""
+    if any(isinstance(entry, int) or is_computed_index(entry) or entry == ELLIPSIS for entry in index):
+        fix = "define what is read in an equation of its own, and pass that to the block"
+        raise EquationError(
+            f"in a block call, the brackets of '{ref.name}' take axis names only", ref.place, fix
+        )
+    return index

@@ -70,10 +70,12 @@ def _logical(
     return _truth(name, formula, infix, scalar, n, number=number, **more)
 
 
-def _division(name: str, formula: str, infix: str, scalar: Callable[..., Any], *rules: str) -> Function:
+def _division(
+    name: str, formula: str, infix: str, scalar: Callable[..., Any], *rules: str, latex: str = ""
+) -> Function:
     """The record of a division with a whole quotient, exact for integers."""
     formula = f"{formula}, exact for integers, and 0 where they are divided by 0"
-    return _ordered(name, formula, scalar, *rules, arity=(2, 2), infix=infix)
+    return _ordered(name, formula, scalar, *rules, arity=(2, 2), infix=infix, latex=latex)
 
 
 # ---------------------------------------------------------------------------- on numbers
@@ -174,7 +176,14 @@ _ARITHMETIC = (
         number="(1 / {0})",
         positive=True,
     ),
-    _division("floor_divide", "⌊a / b⌋", "//", operator.floordiv, "0"),
+    _division(
+        "floor_divide",
+        "⌊a / b⌋",
+        "//",
+        operator.floordiv,
+        "0",
+        latex=r"\left\lfloor \frac{{{0}}}{{{1}}} \right\rfloor",
+    ),
     _division("remainder", "a − b·⌊a / b⌋", "%", operator.mod, "g", "-g * (a // b)"),
     _real(
         "power",
@@ -207,7 +216,16 @@ _ELEMENTARY = (
         example=Example.of("y[i] = log1p(a[i])", a=(0.0, 0.5, 2.0)),
         passes=4,
     ),
-    _root("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", expansion="a ** 0.5", passes=2.5),
+    _root(
+        "sqrt",
+        "√a",
+        math.sqrt,
+        "g / (2 * y)",
+        number="({0} ** 0.5)",
+        expansion="a ** 0.5",
+        passes=2.5,
+        latex=r"\sqrt{{{0}}}",
+    ),
     _root(
         "rsqrt",
         "1 / √a",
@@ -216,12 +234,28 @@ _ELEMENTARY = (
         number="({0} ** -0.5)",
         expansion="a ** -0.5",
         passes=2,
+        latex=r"\frac{{1}}{{\sqrt{{{0}}}}}",
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2", number="({0} ** 2)"),
-    _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
+    _same("abs", "|a|", abs, "g * sign(a)", complex="measured", latex=r"\left|{0}\right|"),
     _ordered("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0"),
-    _ordered("floor", "largest integer ≤ a", math.floor, "0", in_sizes="floor", rounds="//"),
-    _ordered("ceil", "smallest integer ≥ a", math.ceil, "0", lowered=_lower_whole),
+    _ordered(
+        "floor",
+        "largest integer ≤ a",
+        math.floor,
+        "0",
+        in_sizes="floor",
+        rounds="//",
+        latex=r"\left\lfloor {0} \right\rfloor",
+    ),
+    _ordered(
+        "ceil",
+        "smallest integer ≥ a",
+        math.ceil,
+        "0",
+        lowered=_lower_whole,
+        latex=r"\left\lceil {0} \right\rceil",
+    ),
     _ordered("round", "nearest integer, the even one of two", round, "0", lowered=_lower_whole),
     _real("sin", "sine", math.sin, "g * cos(a)", passes=6),
     _real("cos", "cosine", math.cos, "-g * sin(a)", passes=6),

@@ -101,7 +101,9 @@ class Function:
         options: numbers that follow the operands, each in its place or by its name, with their defaults.
         amounts: the values in the keyword of an axis, `("before", "after")` for `pad(a, i=(1, 2))`.
         infix: the operator sign it is written with, `a + b` or `~a`.
+        latex: its LaTeX form around the arguments `{0}` and `{1}`, if that is not a name with parentheses.
         written: its form in equations, if it does not follow from axes and arity.
+        twin: the pointwise function that does to its operands what this does along an axis.
         example: a layer that demonstrates it, if none follows from its form; see `shown`.
         elsewhere: its names in other libraries, in lower case and without `_`.
 
@@ -182,6 +184,8 @@ class Function:
     amounts: tuple[str, ...] = ()
     infix: str = ""
     written: str = ""
+    latex: str = ""
+    twin: str = ""
     example: Example | None = None
     elsewhere: tuple[str, ...] = ()
 

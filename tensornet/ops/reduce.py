@@ -60,7 +60,7 @@ def _positions(name: str, formula: str, axes: Axes, passes: float, *, least: boo
     )
 
 
-MAX = replace(_extreme("max", "largest element", 1), pools="max_pool")
+MAX = replace(_extreme("max", "largest element", 1), twin="maximum", pools="max_pool")
 
 VAR = _spread(
     "var",
@@ -96,7 +96,7 @@ ROWS = (
         passes=(2.5, 5.5),
     ),
     MAX,
-    _extreme("min", "smallest element", -1),
+    replace(_extreme("min", "smallest element", -1), twin="minimum"),
     _removed(
         "prod",
         "product of the elements",

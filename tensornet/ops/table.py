@@ -6,8 +6,14 @@ records from those files.
 
 from __future__ import annotations
 
+import functools
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
 from ..codec import Part, refuses
-from ..errors import EquationError
+from ..errors import BackendError, EquationError
 from ..syntax import Call
 from . import (
     along_axes,
@@ -52,16 +58,46 @@ RESERVED = frozenset({"sum", "pi", "inf"})
 """Words of the language that are no row of the table."""
 
 
-def check_registered(name: str, where: str) -> None:
-    """Raises an EquationError if something read from elsewhere calls a function that is not registered here."""
-    if name not in FUNCTIONS:
-        message, fix = (
-            f"{where} calls '{name}', which is no function here",
-            "tensornet.register adds one of your own",
-        )
-        raise EquationError(message, fix=fix)
-
-
 @refuses(Call)
-def _check_call(call: Call, part: Part) -> None:
-    check_registered(call.function, part.where)
+def _check_registered(call: Call, part: Part) -> None:
+    """Raises an EquationError if a call read from a document names a function that is not registered here."""
+    if call.function not in FUNCTIONS:
+        fix = "tensornet.register adds one of your own"
+        raise EquationError(f"{part.where} calls '{call.function}', which is no function here", fix=fix)
+
+
+# ---------------------------------------------------------------------------- in another process
+
+
+def pack(names: Iterable[str]) -> tuple[Function, ...]:
+    """The functions among `names` that the user registered, ready for pickling.
+
+    An implementation that cannot be pickled, such as a lambda, becomes one that raises a BackendError when called.
+    """
+    rows = (FUNCTIONS[name] for name in dict.fromkeys(names))
+    return tuple(
+        replace(row, implementations=tuple((name, _sent(row.name, f)) for name, f in row.implementations))
+        for row in rows
+        if row.implementations
+    )
+
+
+def unpack(packed: Iterable[Function]) -> None:
+    """Registers packed functions whose names are not registered yet."""
+    for row in packed:
+        FUNCTIONS.setdefault(row.name, row)
+
+
+def _sent(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return functools.partial(_left_behind, name)
+    return function
+
+
+def _left_behind(name: str, *_: Any) -> Any:
+    raise BackendError(
+        f"'{name}' was registered in another process, and its function cannot be imported in this one",
+        fix=f"call tensornet.register('{name}', …) here first, or define the function at the top of a module",
+    )
