@@ -54,9 +54,8 @@ def test_positions_outside_are_refused_as_where_they_are_read(text: str, wrong: 
     given = {"t": np.array([0, wrong, 2]), "s": np.array([1, 0, 1]), "x": np.ones(3)}
     inputs = [name for name in given if f"{name}[n]" in text]
     graph = tn.layer(text, inputs=inputs, v=4)
-    options = {"jit": False} if backend == "jax" else {}  # XLA has no errors
     with pytest.raises(tn.ShapeError, match=f"'t' holds the position {wrong}, where there are 4"):
-        tn.compile(graph, backend=library, **options)({}, *(library.asarray(given[name]) for name in inputs))
+        tn.compile(graph, backend=library)({}, *(library.asarray(given[name]) for name in inputs))
 
 
 def test_large_ones_are_scattered() -> None:
