@@ -123,7 +123,7 @@ class _Ways:
     # ---- gathers
 
     def read(self) -> Iterator[Node]:
-        """Gathers each factor that has the axis."""
+        """Gathers each factor that has the axis; or else the product of these and all factors tied to them."""
         axis, told = self.ones.axis, self.ones.told
         if self.same(self.product.sizes[axis], 0) or told.node.is_scalar:
             return
@@ -133,12 +133,35 @@ class _Ways:
             given = {"a": rule.ref("$a", told), "n": size_expression(self.product.sizes[axis])}
             position = rule.operand(parse_rule(function.selects, given))
             there = [rule.operand(parse_rule(function.at, {**given, "p": rule.ref("$p", position)}))]
-        sizes = self.product.sizes
-        read = (
-            read_at(each, {axis: Gather(*position)}, sizes) if axis in axes_of(each.reads) else each
-            for each in self.others
+        holders = [each for each in self.others if axis in axes_of(each.reads)]
+        groups = [[[each] for each in holders], [self._tied(holders)] if len(holders) > 0 else []]
+        for group in groups if groups[0] != groups[1] else groups[:1]:
+            gone = [*itertools.chain(*group)]
+            rest = [each for each in self.others if each not in gone]
+            read = [self._at(factors, Gather(*position)) for factors in group]
+            yield multiplied(self.product, [*rest, *read, *there], self.product.sizes)
+
+    def _tied(self, holders: list[Operand]) -> list[Operand]:
+        """The factors that have the axis, and those without axes of the positions that summed axes tie to them."""
+        found = holders
+        while True:
+            tied = self.summed.intersection(axes_in(found))
+            more = [
+                each
+                for each in self.others
+                if each in found or (tied & {*axes_in([each])} and not self.tells & {*axes_in([each])})
+            ]
+            if len(more) == len(found):
+                return found
+            found = more
+
+    def _at(self, factors: Sequence[Operand], position: Gather) -> Operand:
+        """The product of some factors, gathered at the positions along the axis."""
+        axis = self.ones.axis
+        outside = {axis, *self.tells, *axes_in(each for each in self.others if each not in factors)}
+        return read_at(
+            part(factors, self.summed - outside, self.product.sizes), {axis: position}, self.product.sizes
         )
-        yield multiplied(self.product, [*read, *there], sizes)
 
     # ---- scatters
 
