@@ -349,3 +349,11 @@ def test_a_window_that_descends_has_no_size_of_its_own_in_a_block() -> None:
     for each in (graph, graph.bind(j=4), graph.bind(p=3)):
         assert tn.layer(str(each)) == each
         np.testing.assert_allclose(tn.compile(tn.layer(str(each)))({}, x), expected)
+
+
+def test_a_size_that_a_block_mentions_is_apart_from_a_tensor_of_its_name() -> None:
+    block = tn.layer("y[b,i,d] = x[b,i,d] / sqrt(d)", inputs="x")
+    graph = tn.model(lambda d: block(block(d, scope="a"), scope="c"), inputs="d[b,n,c]")
+    x = np.random.default_rng(0).standard_normal((2, 5, 3))
+    np.testing.assert_allclose(tn.compile(graph)({}, x), x / 3)
+    assert tn.layer(str(graph.flat)) == graph.flat

@@ -127,7 +127,7 @@ def agrees_with_numpy(graph: tn.Graph, backend: str, dtype: str, *arrays: Any) -
         for name, one, other in zip(graph.outputs, expected, found, strict=True):
             assert str(one.dtype) == BACKENDS[backend].dtype(other), name
             rtol, values = 40 * EPS.get(dtype, EPS["float32"]), wide(backend, other).astype(float)
-            if (backend, dtype, name) == ("torch", "float32", "gelu_"):  # oneDNN makes NaN of inf
+            if (backend, name) == ("torch", "gelu_") and dtype != "float64":  # torch makes NaN of inf
                 values = np.where(arrays[0] == np.inf, np.inf, values)
             np.testing.assert_allclose(values, one.astype(float), rtol=rtol, atol=rtol, err_msg=name)
 

@@ -665,6 +665,17 @@ def own_windows(graph: Graph, equation: Equation, named: Collection[str], taken:
     return {name: taken.fresh(name) for name in fits}
 
 
+def sizes_apart(equation: Equation, tensors: Collection[str]) -> Equation:
+    """The equation with new names for the axes of which it mentions the size, where a tensor has the name."""
+    spoken = {part.axis for part in equation.parts if isinstance(part, Size)}.intersection(
+        tensors, equation.axes
+    )
+    taken = Taken((*tensors, *equation.axes))
+    return (
+        renamed_axes(equation, {name: taken.fresh(name) for name in sorted(spoken)}) if spoken else equation
+    )
+
+
 class _Inlining:
     """The growing body, and the names that are taken in it."""
 
@@ -697,7 +708,8 @@ class _Inlining:
             if isinstance(item, Equation):
                 own = own_windows(graph, item, self.meaning, Taken((*self.meaning, *item.axes)))
                 self.meaning.update(dict.fromkeys(own.values()))
-                self.body.append(of_tensors_named(renamed_axes(item, {**axes, **own}), names))
+                item = of_tensors_named(renamed_axes(item, {**axes, **own}), names)
+                self.body.append(sizes_apart(item, self.taken))
                 continue
             call = replace(of_tensors_named(item, names), scope=scoped(prefix, item.scope))
             if self.chosen(call):

@@ -312,7 +312,7 @@ def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
     given, results = scheduled.given, scheduled.results
     what: object = "the inputs, which are the results"
     for step in scheduled.parts.steps[scheduled.worst :][:1]:
-        what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
+        what = step.equation if isinstance(step, Step) else f"the part that makes {', '.join(step.results)}"
     open_sizes = ", ".join(scheduled.original.open_sizes) or "all are fixed"
     pieces = " and ".join(dict.fromkeys(part.slicing.size for part in scheduled.cuts))
     least = f"the least that was found, in pieces along {pieces}" if pieces else "no part of it can be cut"
