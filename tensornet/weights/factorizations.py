@@ -294,10 +294,8 @@ def factored(
     form = (FACTORIZATIONS | SHARING)[name]
     form.check(name, [len(dim) for dim in parts])
     known = dict(zip(itertools.chain(*parts), itertools.chain(*sizes), strict=True))
-    factors, modes = (
-        form.factors(parts),
-        [math.prod(known[axis] for axis in mode) for mode in form.modes(parts)],
-    )
+    factors = form.factors(parts)
+    modes = [math.prod(known[axis] for axis in mode) for mode in form.modes(parts)]
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
     count = functools.partial(_parameters, factors, known, ranks, shared, times)
     full = form.largest((*modes, times) if form.shared else tuple(modes))
