@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -342,3 +343,20 @@ def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> N
         twice.append(torch.autograd.grad(once[-1][0], (x, w), along.double()))
     torch.testing.assert_close(*once)
     torch.testing.assert_close(*twice)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_what_only_a_product_reads_lies_in_the_order_of_its_reader(backend: str) -> None:
+    """The gradients of NetVLAD hold one tensor of residuals at a time; in the order of the text they hold two."""
+    layer = tn.layer(
+        """
+        a[b,n,k] = softmax[k](x[b,n,d] * W[k,d] + c[k])
+        v[b,k,d] = sum[n](a[b,n,k] * (x[b,n,d] - C[k,d]))
+        y = sum[b,k,d](tanh(v[b,k,d]))
+        """,
+        inputs="x",
+        outputs="y",
+    )
+    graph, sizes = tn.gradient(layer, wrt=["W", "c", "C", "x"]), {"b": 8, "n": 100, "k": 16, "d": 64}
+    plan = tn.plan(graph, backend=backend, profile=CPU, compare=False, **sizes)
+    assert plan.peak_memory < 1.3 * 4 * math.prod(sizes.values())

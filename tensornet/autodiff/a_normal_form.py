@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
+from ..ir.equations import MADE
 from ..ir.function import order, over_others
 from ..ir.node import (
     Affine,
@@ -51,10 +52,12 @@ def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
         active: the nodes to differentiate by; all nodes that depend on them are added.
         pairs: orders products of more than two factors.
     """
-    new, axes = dict[Node, Node](), dict[Node, tuple[str, ...]]()
+    turned, new, axes = _turned(program), dict[Node, Node](), dict[Node, tuple[str, ...]]()
     products = _Products(program, active, pairs)
     for old in program.nodes:
-        each = over_others(old, new)
+        each = over_others(old, new, turned)
+        if old in turned:
+            each = _in_order(each, turned[old])
         if is_active(each, active):
             if each.function.random:
                 each = _masked(each)
@@ -64,6 +67,29 @@ def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
         new[old] = each
         products.readers[each] += program.readers[old]
     return program.over(new, axes)
+
+
+def _turned(program: Program) -> dict[Node, tuple[int, ...]]:
+    """For nodes without a name, the dimensions in the order of their reader: they become tensors as well."""
+    found = dict[Node, tuple[int, ...]]()
+    for each in reversed(program.nodes):
+        dims = found.get(each, range(len(each.result)))
+        places = {axis: n for n, axis in enumerate(axes_of(tuple(each.result[d] for d in dims)))}
+        for child, reads in each.operands:
+            lone = program.readers[child] == 1 and child not in program.names.tensors
+            axes = [entry.axis for entry in reads]
+            if not lone or child.op in MADE or child.is_scalar or "fill" in child.attributes or None in axes:
+                continue
+            order = tuple(sorted(range(len(axes)), key=lambda d: places.get(axes[d], len(places))))
+            if order != (*range(len(axes)),):
+                found[child] = order
+    return found
+
+
+def _in_order(each: Node, dims: Sequence[int]) -> Node:
+    """A node with its dimensions in another order."""
+    result, shape = tuple(each.result[d] for d in dims), [each.shape[d] for d in dims]
+    return node(each.op, each.sizes, each.operands, result, shape, each.over, each.options)
 
 
 def _masked(each: Node) -> Node:
