@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +21,13 @@ MARKS = ("o", "s", "D", "^", "v", "P", "*", "X")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
 """Colours that colour-blind readers can distinguish (after Okabe and Ito, 2008)."""
 
-NEAR = {"min_distance": 0.004, "max_distance": 0.12, "margin": 0.006, "nbr_candidates": 800}
+SIDES = ["east", "west", "northeast", "southeast", "northwest", "southwest"]
+"""Where from its mark a label is looked for: not above and below, where error bars are."""
+
+NEAR = {"min_distance": 0.012, "max_distance": 0.12, "margin": 0.006, "nbr_candidates": 800}
 """How far from a mark a label is looked for, in parts of the picture."""
 
-LINE = {"linecolor": "0.6", "linewidth": 0.5, "plot_kwargs": {"marker": ""}}
+LINE = {"linecolor": "0.6", "linewidth": 0.5, "plot_kwargs": {"marker": ""}, "direction": SIDES}
 """A line leads from a mark to its label."""
 
 
@@ -123,8 +127,9 @@ def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: fl
     named, marks = [each for each in points if each[2]], [*zip(*points, strict=True)][:2]
     axes.figure.draw_without_rendering()
     if named:
-        place = optional("textalloc").allocate
-        place(axes, *zip(*named, strict=True), None, *marks, textsize=size, draw_all=every, **NEAR, **LINE)
+        own = NEAR | LINE | {"textsize": size, "draw_all": every}
+        with contextlib.redirect_stdout(None):  # where it tells that no label has a place
+            optional("textalloc").allocate(axes, *zip(*named, strict=True), None, *marks, **own)
 
 
 def new_figure(inches: tuple[float, float], dots: int) -> Any:
