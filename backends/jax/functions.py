@@ -241,7 +241,6 @@ def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
 
 convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
 
-
 NAMESPACE = {
     **namespace_of(_JaxFunctions(jnp, jax.lax.erf, jax.nn.sigmoid)),
     **scatters(jnp, int, _summed, _counted),

@@ -666,14 +666,12 @@ def own_windows(graph: Graph, equation: Equation, named: Collection[str], taken:
 
 
 def sizes_apart(equation: Equation, tensors: Collection[str]) -> Equation:
-    """The equation with new names for the axes of which it mentions the size, where a tensor has the name."""
-    spoken = {part.axis for part in equation.parts if isinstance(part, Size)}.intersection(
-        tensors, equation.axes
-    )
+    """The equation with new names for axes that have the name of a tensor, where it mentions their sizes."""
+    mentioned = {part.axis for part in equation.parts if isinstance(part, Size)}
+    if not (shared := mentioned.intersection(tensors, equation.axes)):
+        return equation
     taken = Taken((*tensors, *equation.axes))
-    return (
-        renamed_axes(equation, {name: taken.fresh(name) for name in sorted(spoken)}) if spoken else equation
-    )
+    return renamed_axes(equation, {name: taken.fresh(name) for name in sorted(shared)})
 
 
 class _Inlining:
