@@ -27,10 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 import tensornet as tn
+from tensornet.codegen.context import TABLES_NAME
 from tensornet.codegen.function import generate
-from tensornet.codegen.names import TABLES_NAME
-from tensornet.contraction.layout_search import Search, Tree
-from tensornet.contraction.order_search import fastest
+from tensornet.contraction.order_search import Search, Tree, fastest
 from tensornet.contraction.pairs import Choose, Layout, Order, Problem
 from tensornet.device.calibration import measure
 from tensornet.device.cost_model import DeviceProfile, default_profile
@@ -38,8 +37,7 @@ from tensornet.device.heap import keep_freed
 from tensornet.device.timing import Clock
 from tensornet.lowering.lower import lower
 from tensornet.passes.pipeline import program_of
-from tensornet.planning.plans import Plan
-from tensornet.planning.steps import Step
+from tensornet.planning.plans import Plan, Step
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from .frontend.layers import layer
     from .graph.formulas import parameter_count, parameter_formula, parameter_table
     from .graph.graph import Graph
-    from .language.registration import register
+    from .language.patterns import register
     from .planning.flops import FlopTable, flop_count, flop_formula, flop_table
     from .planning.gradients import gradient, jvp
-    from .planning.plans import Plan
-    from .planning.steps import Step
+    from .planning.plans import Plan, Step
     from .runtime.compiling import compile, module, to_backend
     from .runtime.eager import einsum
     from .runtime.executable import Executable
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from .runtime.initial_values import init
     from .sweeping.measuring import sweep
     from .sweeping.sweeps import Sweep
-    from .weights.freezing import freeze
-    from .weights.substitution import substitute
+    from .weights.substitution import freeze, substitute
 
 __all__ = [
     "BackendError",
@@ -92,13 +90,12 @@ _WHEN_USED = {
     "fitting.approximating": ("fit",),
     "frontend.composition": ("Tensor", "model"),
     "graph.formulas": ("parameter_count", "parameter_formula", "parameter_table"),
-    "weights.freezing": ("freeze",),
     "graph.graph": ("Graph",),
     "runtime.initial_values": ("init",),
     "frontend.layers": ("layer",),
+    "language.patterns": ("register",),
     "drawing": ("draw",),
-    "weights.substitution": ("substitute",),
-    "language.registration": ("register",),
+    "weights.substitution": ("freeze", "substitute"),
     "planning.flops": ("FlopTable", "flop_count", "flop_formula", "flop_table"),
     "planning.gradients": ("gradient", "jvp"),
     "planning.plans": ("Plan", "Step"),

@@ -22,7 +22,7 @@ import torch
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.codegen.loading import LoadedProgram as Loaded
+from tensornet.codegen.function import LoadedProgram as Loaded
 from tensornet.frontend.elaborate_ir import function_of, of_tensors
 from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tensornet.device import calibration, profiles
+from tensornet.device import calibration
+from tensornet.device.calibration import load_profile, save_profile
 from tensornet.device.cost_model import DeviceProfile, default_profile
-from tensornet.device.profiles import load_profile, save_profile
 from tensornet.files import Store
 from tensornet.protocol import load_backend
 
@@ -49,8 +49,8 @@ def process() -> DeviceProfile:
 
 
 def a_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time() + profiles.DAY + 1.0
-    monkeypatch.setattr(profiles.time, "time", lambda: now)
+    now = time.time() + calibration.DAY + 1.0
+    monkeypatch.setattr(calibration.time, "time", lambda: now)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -562,7 +562,7 @@ def test_moments_along_dimensions_that_are_apart_do_not_count_for_codes(method: 
 @pytest.mark.parametrize("wide", [False, True])
 def test_one_image_weighs_a_kernel_as_a_batch_of_it(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if wide:
-        monkeypatch.setattr("tensornet.backends.torch.networks.moments.WIDE", 1)
+        monkeypatch.setattr("tensornet.backends.torch.networks.holdings.WIDE", 1)
     torch.manual_seed(0)
     network, image = nn.Conv2d(8, 16, 3, padding=1, stride=2), torch.randn(8, 13, 10)
     one, batch = (tn.compress(network, error=0.6, calibrate=[each]).misfits for each in (image, image[None]))

@@ -17,9 +17,8 @@ from tensornet.graph.element_types import of_leaves
 from tensornet.graph.leaves import Leaf
 from tensornet.graph.shape_inference import Axis
 from tensornet.ir import node as nodes
-from tensornet.ir.function import Function, Names, order
 from tensornet.ir.naming import graph_of
-from tensornet.ir.node import Operand, along, concatenated, leaf, node, number
+from tensornet.ir.node import Function, Names, Operand, along, concatenated, leaf, node, number, order
 from tensornet.ops.table import Element
 from tensornet.sizes import evaluate as size_at
 from tensornet.sizes import symbol

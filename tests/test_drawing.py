@@ -17,8 +17,7 @@ import pytest
 import sympy
 
 import tensornet as tn
-from tensornet.drawing.layout import layered
-from tensornet.drawing.scene import Scene
+from tensornet.drawing.scene import Scene, layered
 
 from .conftest import ROOT, rows, sampled
 

@@ -12,7 +12,7 @@ import torch
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
 from tensornet.passes import kernel_selection
-from tensornet.planning.steps import Step
+from tensornet.planning.plans import Step
 
 from . import oracle
 from .differential import by_numpy, computed, drawn

@@ -12,7 +12,7 @@ import sympy
 
 import tensornet as tn
 from tensornet import models
-from tensornet.planning.steps import Step
+from tensornet.planning.plans import Step
 from tensornet.sizes import evaluate
 
 from .conftest import sampled, table

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.codegen import loading as functions
+from tensornet.codegen import function as functions
 from tensornet.planning import constant_folding
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.contraction.layout_search import Search, left_to_right, tree_of
-from tensornet.contraction.order_search import fastest, fewest_flops
+from tensornet.contraction.order_search import Search, fastest, fewest_flops, left_to_right, tree_of
 from tensornet.contraction.pairs import Order, Problem
 from tensornet.device.cost_model import default_profile
 

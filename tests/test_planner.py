@@ -26,11 +26,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from benchmarks.model import trees
 from tensornet.codegen import program
-from tensornet.contraction.layout_search import Search, Tree, left_to_right
-from tensornet.contraction.order_search import _programmed
+from tensornet.contraction.order_search import Search, Tree, _programmed, left_to_right
 from tensornet.contraction.pairs import Problem, Strategy, flatten
+from tensornet.device.calibration import bounded, load_profile, save_profile
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
-from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store
 from tensornet.lowering import pointwise
 from tensornet.planning import planner

@@ -22,7 +22,7 @@ from tensornet.ir.rewriting import Cost, PassContext
 from tensornet.ops.table import Element
 from tensornet.passes.dead_code import eliminate_dead_code
 from tensornet.passes.pipeline import PIPELINE, program_of, simplify
-from tensornet.planning.steps import Step
+from tensornet.planning.plans import Step
 
 from . import oracle
 from .conftest import examples

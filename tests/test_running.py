@@ -20,7 +20,7 @@ import torch
 
 import tensornet as tn
 from tensornet.backends import cupy
-from tensornet.codegen.names import identifier, remark
+from tensornet.codegen.context import identifier, remark
 from tensornet.graph.graph import Graph
 from tensornet.protocol import backend_of
 from tensornet.runtime import executable

@@ -21,9 +21,8 @@ import pytest
 
 import tensornet as tn
 from tensornet.sharding import sharded as made
-from tensornet.sharding.mesh import Mesh, Move
+from tensornet.sharding.mesh import PARTIAL, REPLICATED, VARYING, Mesh, Move, Placement, local_shape
 from tensornet.sharding.part import Part, part_of
-from tensornet.sharding.placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
 from tensornet.sharding.plan import collectives_of
 from tensornet.sharding.redistribution import route
 from tensornet.sharding.search import CostTable, eliminated

@@ -16,15 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.contraction.layout_search import Search, left_to_right
-from tensornet.contraction.order_search import fastest
+from tensornet.contraction.order_search import Search, fastest, left_to_right
 from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, Strategy, flatten
-from tensornet.device.calibration import _Probe, _profile_of, measure, profile_of
-from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
-from tensornet.device.memory_access import MemoryAccess, memory_access
-from tensornet.device.profiles import load_profile, save_profile
+from tensornet.device.calibration import _Probe, _profile_of, load_profile, measure, profile_of, save_profile
+from tensornet.device.cost_model import COLUMNS, DeviceProfile, MemoryAccess, default_profile, memory_access
 from tensornet.language.expression import axes_of_index
-from tensornet.planning.steps import Step
+from tensornet.planning.plans import Step
 from tensornet.protocol import load_backend
 
 from .conftest import sampled

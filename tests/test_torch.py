@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 import tensornet as tn
 from tensornet.backends.torch import call_cache
-from tensornet.backends.torch.attention import scaled_dot_product_attention
+from tensornet.backends.torch.kernels import scaled_dot_product_attention
 from tensornet.backends.torch.products import with_vjp
 from tensornet.protocol import load_backend
 

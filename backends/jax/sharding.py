@@ -20,8 +20,9 @@ from tensornet.planning.plans import Plan
 from tensornet.runtime.arguments import not_an_array
 from tensornet.runtime.executable import PLANS, Executable
 from tensornet.sharding.mesh import Mesh
-from tensornet.sharding.placement import Placement
 from tensornet.sharding.sharded import shard_graph
+
+from ...sharding.mesh import Placement
 
 OLDEST = (0, 10)
 """The oldest version of JAX with all collectives between arrays that vary and arrays that do not."""

@@ -84,10 +84,7 @@ templates: Mapping[str, str] = {
 }
 
 
-_PARTS = (
-    *("attention", "checkpoint", "convolution", "matrix_products", "normalize", "products", "rnn"),
-    "signed_attention",
-)
+_PARTS = ("checkpoint", "kernels", "products", "rnn", "signed_attention")
 """The modules whose functions generated code may use."""
 
 

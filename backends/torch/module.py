@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from tensornet.codegen.loading import LoadedProgram, Place, constant_array, define
-from tensornet.codegen.names import identifier
 from tensornet.codegen.tuning import check_tuning
 from tensornet.display import Memory, in_bytes
 from tensornet.dtypes import element_type
@@ -24,6 +22,8 @@ from tensornet.runtime.compiling import fitting
 from tensornet.runtime.executable import Executable, Ready
 from tensornet.runtime.initial_values import init
 
+from ...codegen.context import identifier
+from ...codegen.function import LoadedProgram, Place, constant_array, define
 from .call_cache import GuardedCache
 from .products import is_recorded
 

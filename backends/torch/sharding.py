@@ -20,7 +20,7 @@ from tensornet.graph.graph import Graph
 from tensornet.planning.plans import Plan
 from tensornet.runtime.executable import PLANS, Executable
 from tensornet.sharding.mesh import Mesh
-from tensornet.sharding.placement import Placement as Place
+from tensornet.sharding.mesh import Placement as Place
 from tensornet.sharding.sharded import Sharded, shard_graph
 
 from . import module

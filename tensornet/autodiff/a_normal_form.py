@@ -16,7 +16,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from ..ir.equations import MADE
-from ..ir.function import order, over_others
 from ..ir.node import (
     Affine,
     Axis,
@@ -29,6 +28,8 @@ from ..ir.node import (
     met_axes,
     node,
     number,
+    order,
+    over_others,
     partial_reads,
 )
 from ..ir.positions import Windowed, windowed

@@ -13,8 +13,7 @@ from typing import Any
 from ..graph.graph import Graph, of_tensors_named, reads
 from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
-from ..ir.function import rebuilt
-from ..ir.node import Node, cast, leaf
+from ..ir.node import Node, cast, leaf, rebuilt
 from ..language.equation import Equation
 from ..language.expression import Ref, occurring
 from ..ops.table import Element

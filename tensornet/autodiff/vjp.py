@@ -3,7 +3,7 @@
 A graph is cut at its calls and at the states of its recurrences (`scan/cut.py`). The rest is brought into A-normal form
 (`a_normal_form.py`), so that the common parts of the derivatives of several factors are computed once: a product of N
 factors takes O(N) products back. Then the nodes are visited from the last to the first. The cotangent that a tensor
-gets from its readers (`x.grad`) is passed on to its operands (`cotangents.py`):
+gets from its readers (`x.grad`) is passed on to its operands (`backward.py`):
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 

@@ -74,9 +74,8 @@ def calibrate(
     from dataclasses import asdict, fields
     from math import inf
 
-    from ..device.calibration import measure
+    from ..device.calibration import measure, save_profile
     from ..device.cost_model import COLUMNS
-    from ..device.profiles import save_profile
     from ..display import rounded
     from ..dtypes import element_type
     from ..protocol import load_backend

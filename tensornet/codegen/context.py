@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import keyword
 import math
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,21 +31,19 @@ from ..language.expression import (
     scalar_value,
     show,
 )
-from ..ops.protocols import Left, axes_in, layout_of, left_of, names_in
-from ..ops.protocols import extent as size_along
+from ..ops.record import Left, axes_in, layout_of, left_of, names_in
+from ..ops.record import extent as size_along
 from ..ops.table import FUNCTIONS, Function
-from ..planning.plans import Plan
-from ..planning.steps import Step
+from ..planning.plans import Plan, Step
 from ..protocol import Backend
 from ..sizes import evaluate, size_names, size_source
-from .names import identifier, reserved, tuple_source
 
 
 @dataclass
 class CodegenContext:
     """The state that is shared while one function is generated, and how operands and expressions are written.
 
-    What the records of functions call is `ops.protocols.Writer`.
+    What the records of functions call is `ops.record.Writer`.
 
     Attributes:
         plan: the plan that the function computes.
@@ -379,3 +381,64 @@ def product_source(factors: Sequence[Expression], spell: Callable[[Expression], 
 def _closed(text: str) -> str:
     """An operand of an infix operator. A negative number or a compound expression gets parentheses."""
     return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text
+
+
+# ---------------------------------------------------------------------------- names and remarks
+
+
+FUNCTION_NAME, TABLES_NAME = "forward", "tables"
+"""The names of the function of a plan, and of the function that computes its tables once."""
+
+_RESERVED = {"math", "functions", "dtype", "training", "leading", "at", FUNCTION_NAME, TABLES_NAME}
+"""The names that this library writes into every function itself."""
+
+_WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
+"""A name in a template: no attribute, no keyword, no detail in braces."""
+
+
+def reserved(backend: Backend) -> set[str]:
+    """The names that generated code uses for anything but tensors, sizes and blocks."""
+    return _RESERVED.union(FUNCTIONS, *map(_words, backend.templates.values()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(template: str) -> tuple[str, ...]:
+    """The names in a template."""
+    return tuple(_WORD.findall(template))
+
+
+def identifier(name: str, taken: set[str]) -> str:
+    """A Python name for a tensor or a size, added to those that are taken.
+
+    Raises:
+        EquationError: the name does not consist of words of letters, digits and `_`, joined by dots.
+    """
+    base = name.replace(".", "_")
+    base = f"_{base}" if base[:1].isdigit() else base
+    if not base.isidentifier():
+        raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
+    base = unicodedata.normalize("NFKC", base)  # as Python does: two spellings may be one name
+    chosen, number = base, 1
+    while chosen in taken or keyword.iskeyword(chosen):
+        chosen = f"{base}_{number}"
+        number += 1
+    taken.add(chosen)
+    return chosen
+
+
+def remark(text: str) -> str:
+    """Mathematics for a comment or a docstring, without characters that could end it.
+
+    Raises:
+        EquationError: a name in it contains a character that no name may have.
+    """
+    if not text.isprintable() or '"' in text or "\\" in text:
+        fix = "use letters, digits and '_' in names"
+        raise EquationError(f"{text!r} cannot be written into code", fix=fix)
+    return text
+
+
+def tuple_source(parts: Iterable[object]) -> str:
+    """The source of a tuple of pieces of source, or of numbers."""
+    texts = list(map(str, parts))
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..sharding.plan import ShardedPlan
     from ..sharding.sharded import Shard
 
-__all__ = ["plan", "planned", "written"]
-
 
 @overload
 def plan(

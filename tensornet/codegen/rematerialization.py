@@ -16,8 +16,7 @@ from ..errors import BackendError
 from ..graph.graph import Graph
 from ..planning.plans import AnyStep, CallStep, Plan
 from ..protocol import Argument, Backend, Kept
-from .function import generate
-from .loading import arguments, function_of
+from .function import arguments, function_of, generate
 
 
 def can_rematerialize(graph: Graph) -> bool:

@@ -21,14 +21,13 @@ from ..language.expression import (
     option_axes,
 )
 from ..language.patterns import pattern_of
-from ..ops.protocols import Left, layout_of, names_in
-from ..ops.protocols import extent as size_along
+from ..ops.record import Left, layout_of, names_in
+from ..ops.record import extent as size_along
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
-from ..planning.steps import Multiplied, Step
+from ..planning.plans import Multiplied, Step
 from ..sizes import are_equal, evaluate, product
-from .context import CodegenContext
-from .names import tuple_source
+from .context import CodegenContext, tuple_source
 
 
 def write_step(context: CodegenContext, step: Step) -> str:

@@ -17,7 +17,7 @@ from ..errors import BackendError
 from ..planning.plans import CallStep, Plan
 from ..protocol import Backend
 from ..threads import apart
-from .loading import LoadedProgram, Place, arguments, drawn
+from .function import LoadedProgram, Place, arguments, drawn
 
 VARIED = {
     "flops": (0.4, 2.5),

@@ -21,7 +21,7 @@ from ..fitting.rounding import pack, unpack
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from ..weights.equations import CODES, formed, rounding_of
-from ..weights.freezing import freeze, unfrozen
+from ..weights.substitution import freeze, unfrozen
 from .allocating import Allocation, Allotted
 
 FORMAT = "tensornet.compressed.2"

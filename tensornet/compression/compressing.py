@@ -40,8 +40,7 @@ from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile
 from ..sizes import evaluate
 from ..weights.equations import CODES, Modes, rounding_of
-from ..weights.freezing import freeze
-from ..weights.substitution import substitute
+from ..weights.substitution import freeze, substitute
 from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import INT8, Compressed, networks
 from .levels import AUTO, BYTES, KERNELS, Candidate, alone, bytes_in, cost_of, dims_of

@@ -19,21 +19,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
-from ..device.cost_model import HELD, DeviceProfile
-from ..device.memory_access import MOST, MemoryAccess, memory_access
-
-__all__ = [
-    "Choose",
-    "Order",
-    "Pair",
-    "Pricing",
-    "Problem",
-    "Strategy",
-    "flatten",
-    "merged",
-    "ordered",
-    "view_order",
-]
+from ..device.cost_model import HELD, MOST, DeviceProfile, MemoryAccess, memory_access
 
 EXPANDED = 2**20
 """The most bytes to which a tensor may be repeated along the batch axes of the other one. Nothing is copied, but its

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-__all__ = ["MAPPED", "keep_freed"]
-
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps each allocation from the system (glibc's largest threshold)."""
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Clock", "Timing", "timings"]
-
 SHORTEST = 2e-3
 """The least seconds of a sample: a quicker run is repeated within it."""
 

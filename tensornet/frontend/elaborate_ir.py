@@ -20,12 +20,13 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step, read_later
 from ..graph.shape_inference import Scope, dim_size, scalar_size, size_expression
-from ..ir.function import Function, Names
 from ..ir.node import (
     Affine,
     Axis,
     Entries,
+    Function,
     Gather,
+    Names,
     Node,
     Operand,
     Size,
@@ -58,7 +59,7 @@ from ..language.expression import (
     product_of,
 )
 from ..ops.along_axes import PREVIOUS
-from ..ops.protocols import Left
+from ..ops.record import Left
 from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT, amounts_in, is_inside
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..display import rounded
 from ..graph.algebra import function_of_one
 from ..language.expression import Call, Contraction, Expression, Ref, free_axes
-from ..ops.moments import Moments
+from ..ops.record import Moments
 from ..ops.table import FUNCTIONS
 from .moments import FAR, Starts
 

@@ -35,7 +35,7 @@ from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
 from ..language.expression import Contraction, Ref, axes_of_index, free_axes
-from ..ops.moments import STANDARD
+from ..ops.record import STANDARD
 from ..sizes import evaluate
 from .gain_propagation import aim, behind_its_mean, rescale, vanish
 from .measured import Measurement, Sampled, Seen, check

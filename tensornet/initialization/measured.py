@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..display import rounded
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, axes_of_index, subexpressions
-from ..ops.moments import Moments
+from ..ops.record import Moments
 from ..ops.table import FUNCTIONS
 from .gain_propagation import rescale
 from .moments import FAR, Starts

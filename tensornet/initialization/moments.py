@@ -36,7 +36,7 @@ from ..language.expression import (
     show,
     subexpressions,
 )
-from ..ops.moments import STANDARD, UNKNOWN, Known, Moments
+from ..ops.record import STANDARD, UNKNOWN, Known, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
 from .samplers import fan_of, square_of

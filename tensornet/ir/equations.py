@@ -35,11 +35,12 @@ from ..language.expression import (
 from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import put_in
-from .function import Function, Names, order
 from .node import (
     Affine,
     Entries,
+    Function,
     Gather,
+    Names,
     Node,
     Operand,
     Options,
@@ -49,6 +50,7 @@ from .node import (
     distinct_axes,
     fills,
     node,
+    order,
     partial_reads,
     whole,
 )

@@ -26,8 +26,7 @@ from .equations import (
     reads_of,
     size_of,
 )
-from .function import Function, Names
-from .node import Affine, Node, Operand, Size, gathered, partial_reads
+from .node import Affine, Function, Names, Node, Operand, Size, gathered, partial_reads
 from .node import Sizes as AxisSizes
 
 # ---------------------------------------------------------------------------- the equations of a graph

@@ -16,9 +16,8 @@ from ..ops.table import FUNCTIONS
 from ..ops.table import Function as FunctionRecord
 from ..sizes import evaluate, put_in, size_names
 from .equations import LEAVES, is_position_operand
-from .function import Function, Names, order, over_others, rebuilt
 from .naming import graph_of
-from .node import Node, Size, has_positions, leaf
+from .node import Function, Names, Node, Size, has_positions, leaf, order, over_others, rebuilt
 
 Cost: TypeAlias = "Callable[..., float]"
 """The expected seconds of a program. With a limit as second argument, what exceeds it may be any larger number."""

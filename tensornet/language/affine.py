@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..ops.protocols import Reached
+from ..ops.record import Reached
 from ..ops.structure import INDEX, INSIDE, ONEHOT
 from .expression import (
     Call,

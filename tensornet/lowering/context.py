@@ -1,4 +1,9 @@
-"""The lowering context: what is lowered, for which target, and the steps so far, with their costs and element types."""
+"""The lowering context: what is lowered, for which target, and the steps so far, with their costs and element types.
+
+`Lines` are the equations of a program as lowering reads them, in which each axis has a size of its own. The name of an
+axis is local to its line. In a graph it may also have to identify a size (`ir.naming`). What a line refers to is read
+here as well: views of stored tensors, gathers, diagonals and windows.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +11,45 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..contraction.pairs import Choose, Layout, Strategy, flatten, view_order
 from ..device.cost_model import DeviceProfile
 from ..errors import ShapeError
-from ..graph.shape_inference import Axis, Dim, size_expression
+from ..graph.element_types import of_leaf
+from ..graph.graph import Apply
+from ..graph.shape_inference import Axis, Dim, dim_size, size_expression
+from ..ir.equations import Written, hints, is_kernel, parted, size_of
+from ..ir.node import Affine, Node, axes_of
+from ..ir.positions import ones_of
+from ..ir.rewriting import Program
+from ..language.affine import is_cut, is_window
 from ..language.equation import Equation
 from ..language.expression import (
     ELLIPSIS,
     Call,
     Expression,
+    Index,
     Literal,
     Ref,
     Size,
     axes_of_index,
+    free_axes,
+    is_computed_index,
     references,
     transform,
 )
-from ..ops.protocols import Entry, Left, Value, common, extent, sizes_of
+from ..ops.record import Entry, Left, Value, common, extent, names_in, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.constant_folding import is_invariant
-from ..planning.plans import AnyStep, Plan
-from ..planning.steps import Step
+from ..planning.plans import AnyStep, Plan, Step
 from ..planning.target import Target
-from ..sizes import evaluate, product, size_names, symbol
-from .lines import Lines
+from ..sizes import evaluate, name_of, product, size_names, symbol
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
@@ -302,3 +316,222 @@ def _positions(values: Mapping[str, Any], size: Any) -> int:
         names = ", ".join(size_names(value))
         raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
     return value
+
+
+@dataclass(frozen=True)
+class Line:
+    """An equation, and the sizes of its axes."""
+
+    equation: Equation
+    sizes: Mapping[str, Any]
+
+
+class Lines(Written):
+    """The input of lowering: the lines of a program, and calls of blocks between them.
+
+    Attributes:
+        leaves: the inputs and constants.
+        elements: their element types.
+        known: the names of all sizes, with the values that are known.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.leaves = program.names.leaves
+        nodes = {leaf.name: each for each, leaf in program.leaves.items()}
+        super().__init__(program.function, program.names, {each: name for name, each in nodes.items()})
+        self.elements = {
+            each.name: nodes[each.name].element if each.name in nodes else of_leaf(each)
+            for each in self.leaves
+        }
+        self.known = {name: symbol(name) for name in program.function.sizes} | self.bound
+        self.taken.update(self.known)
+        self.write()
+
+    @property
+    def own(self) -> tuple[Line, ...]:
+        """The lines alone."""
+        return tuple(each for each in self.body if isinstance(each, Line))
+
+    @property
+    def calls(self) -> tuple[Apply, ...]:
+        """The calls alone."""
+        return tuple(each for each in self.body if isinstance(each, Apply))
+
+    def of_kind(self, kind: str) -> set[str]:
+        """The leaves of a kind."""
+        return {leaf.name for leaf in self.leaves if leaf.kind == kind}
+
+    @property
+    def readers(self) -> Counter[str]:
+        """How often each tensor is read in lines."""
+        return Counter(ref.name for line in self.own for ref in line.equation.references)
+
+    # ---- writing
+
+    def axes(self, each: Node) -> _Axes:
+        """Gives names to the axes of a line."""
+        return _Axes(self)
+
+    def add(self, equation: Equation, axes: _Axes) -> None:
+        """Adds a line."""
+        self.body.append(Line(equation, axes.sizes))
+
+    def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
+        """Whether a kernel reads a node that splits a dimension of an operand, or reads it in windows.
+
+        Such a node is laid out as it is declared.
+        """
+        kernels = [reader for reader in readers if is_kernel(reader)]
+        split = kernels and bool(parted(each, self.same))
+        return (
+            split
+            or any(_reads_windows(reader, each) for reader in kernels)
+            or super().is_apart(each, readers)
+        )
+
+
+def _reads_windows(kernel: Node, child: Node) -> bool:
+    """Whether a kernel reads a node along an axis whose positions a one-hot operand gives."""
+    marked = [(operand, ones_of(operand)) for operand in kernel.operands]
+    axes = {ones.axis for _, ones in marked if ones is not None}
+    return any(
+        each.node is child and ones is None and not axes.isdisjoint(axes_of(each.reads))
+        for each, ones in marked
+    )
+
+
+class _Axes:
+    """The axes of one line; see `ir.equations.AxisNames`."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines, self.sizes = lines, dict[str, Any]()
+
+    def named(self, each: Node, axis: int) -> str:
+        """The name of an axis, or of a dimension that it runs along, with a number if another axis has that name."""
+        own, size = self.lines.called.get((each, axis)), size_of(each, axis)
+        return self.sized(size, own or next(hints(self.lines, each, axis), ""))
+
+    def sized(self, size: Any, stem: str = "") -> str:
+        """A name for an axis of some size. An axis may have the name of a size only if it has that size."""
+        stem, known = stem or name_of(size) or "n", self.lines.known
+        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        unused = (each for each in names if each not in self.sizes)
+        name = next(each for each in unused if self.lines.same(known.get(each, size), size))
+        self.sizes[name] = size
+        return name
+
+    def spoken(self, size: Any, alike: Iterable[str] = ()) -> Expression:
+        """A size as an expression, with known sizes substituted."""
+        return size_expression(evaluate(size, self.lines.bound))
+
+    def in_order(self, each: Node, entry: Affine, length: Any) -> Affine:
+        """The window, unchanged."""
+        return entry
+
+
+# ---------------------------------------------------------------------------- lowering of references
+
+
+WINDOWS = "windows"
+"""The name of the template of a backend that can view an array in windows, without a copy."""
+
+
+def read(context: LoweringContext, ref: Ref) -> Value:
+    """A tensor under the axis names of this reference: the stored tensor, or elements of it picked by a step."""
+    stored = context.stored[ref.name]
+    found = _as_it_lies(context, ref, stored)
+    return _picked(context, ref, stored) if found is None else found
+
+
+def _as_it_lies(context: LoweringContext, ref: Ref, stored: Stored) -> Value | None:
+    """The stored tensor, if each dimension is read whole, and no two of them along the same axis."""
+    entries: dict[str, Entry] = {}
+    sizes: dict[str, Any] = {}
+    for part, dim, entry in zip(stored.logical, stored.dims, ref.index, strict=True):
+        match entry:
+            case str() if len(part) == 1 and entry not in sizes:
+                entries[part[0]], sizes[entry] = entry, dim_size(dim)
+            case tuple() if set(entry) & set(sizes):
+                return None
+            case tuple() if len(part) == 1:
+                entries[part[0]] = entry
+                sizes.update({name: context.sizes[name] for name in entry})
+            case tuple() if _is_componentwise(context, entry, dim):
+                entries.update(zip(part, entry, strict=True))
+                sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
+            case _:
+                return None
+    names = (
+        tuple(name for label in names_in(each) for name in names_in(entries[label]))
+        for each in stored.entries
+    )
+    return Value(Ref(stored.variable, tuple(map(entry_of, names))), sizes, stored.element)
+
+
+def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim) -> bool:
+    """Whether a composite has axes of the same sizes as the dimension it reads, one by one."""
+    pairs = zip(names, dim, strict=False)
+    return len(names) == len(dim) and all(
+        context.open(context.sizes[name]) == context.open(axis.size) for name, axis in pairs
+    )
+
+
+def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
+    """Lowers integer indices, gathers, diagonals, windows, and composites read as one axis."""
+    entries: list[Index] = []
+    sizes: dict[str, Any] = {}
+    operands: list[Value] = []
+    for dim, entry in zip(stored.dims, ref.index, strict=True):
+        if isinstance(entry, str):
+            sizes[entry] = dim_size(dim)
+        elif isinstance(entry, tuple):
+            sizes.update({name: context.sizes[name] for name in entry})
+        elif is_computed_index(entry) and (window := _window(context, entry, ref)) is not None:
+            sizes.update({name: context.sizes[name] for name in free_axes(entry)})
+            entry = window
+        elif is_computed_index(entry):
+            inner = context.lower(entry, None)
+            operands.append(inner)
+            for name, size in inner.sizes.items():
+                sizes.setdefault(name, size)
+            entry = inner.ref
+        entries.append(entry)
+    variable, index = _arranged(context, stored, entries)
+    picked = Ref(variable, index, ref.place)
+    axes = axes_of_index(picked.index)
+    names = [name for entry in entries if isinstance(entry, str | tuple) for name in names_in(entry)]
+    if all(isinstance(entry, str | tuple) for entry in entries) and len(names) == len(axes):
+        return Value(picked, sizes, stored.element)
+    operands.append(Value(Ref(variable, axes), sizes, stored.element))
+    seconds = context.profile.view if is_cut(picked) else None
+    return context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
+
+
+def _arranged(
+    context: LoweringContext, stored: Stored, entries: Sequence[Index]
+) -> tuple[str, tuple[Index, ...]]:
+    """A variable and the entry of each of its dimensions: as it lies in memory, or reordered where axes are merged."""
+    if all(len(part) == 1 for part in stored.logical):
+        read_by = {part[0]: entry for part, entry in zip(stored.logical, entries, strict=True)}
+        groups = [tuple(read_by[label] for label in names_in(each)) for each in stored.entries]
+        if all(len(group) == 1 or all(isinstance(each, str) for each in group) for group in groups):
+            found = (group[0] if len(group) == 1 else cast("tuple[str, ...]", group) for group in groups)
+            return stored.variable, tuple(found)
+    return in_logical_order(context, stored), tuple(entries)
+
+
+def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | None:
+    """An index entry of evenly spaced positions, with known sizes substituted, if the backend can view these."""
+    if isinstance(entry, Ref):
+        return None
+    told, axes = context.scalar(entry), free_axes(entry)
+    alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
+    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
+        return None
+    return cast("Index", told)
+
+
+def in_logical_order(context: LoweringContext, stored: Stored) -> str:
+    """A variable with one dimension for each declared dimension of the tensor, in order."""
+    value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+    return context.reorder(value, stored.left).ref.name

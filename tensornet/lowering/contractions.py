@@ -27,7 +27,7 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.protocols import Left, Value, left_of, names_in, sizes_of
+from ..ops.record import Left, Value, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
 from ..sizes import symbol

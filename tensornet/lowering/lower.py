@@ -35,18 +35,14 @@ from ..language.expression import (
     scalar_value,
     transform,
 )
-from ..ops.protocols import Reached, Value
+from ..ops.record import Reached, Value
 from ..ops.table import FUNCTIONS, Element
-from ..planning.plans import AnyStep, CallStep, Plan
-from ..planning.steps import Result
+from ..planning.plans import AnyStep, CallStep, Plan, Result
 from ..planning.target import Target
-from .calls import lower_call
-from .context import LoweringContext, Stored
+from .calls import Planned, lower_block, lower_call
+from .context import Line, Lines, LoweringContext, Stored, read
 from .contractions import lower_contraction, lower_quotient
-from .lines import Line, Lines
-from .loop_invariants import Planned, lower_block
 from .pointwise import applied, is_reciprocal
-from .reading import read
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
@@ -112,7 +108,7 @@ def _lower_lines(context: _Lowering, inside: bool, planned: Planned | None = Non
 
 class _Lowering(LoweringContext):
     """The context, which lowers each expression by its kind; with what records of functions ask for, see
-    `ops.protocols.Lowering`."""
+    `ops.record.Lowering`."""
 
     def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
         """The value of an expression; `wanted` is the preferred layout."""

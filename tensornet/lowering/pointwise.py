@@ -23,9 +23,9 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.protocols import Left, Value
+from ..ops.record import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
-from ..planning.steps import Step
+from ..planning.plans import Step
 from .context import LoweringContext
 
 WORTH = 0.3

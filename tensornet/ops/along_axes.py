@@ -13,9 +13,20 @@ from dataclasses import replace
 from typing import cast
 
 from ..syntax import Call, Literal, Ref
-from .moments import STANDARD, Known, Moments
-from .protocols import Left, Lowering, Value, Writer, names_in, numeric
-from .record import Element, Example, Function
+from .record import (
+    STANDARD,
+    Element,
+    Example,
+    Function,
+    Known,
+    Left,
+    Lowering,
+    Moments,
+    Value,
+    Writer,
+    names_in,
+    numeric,
+)
 
 
 def _of_one_chosen(known: Known) -> Moments:

@@ -9,7 +9,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from ..syntax import Call, Expression, Ref
-from .protocols import (
+from .record import (
+    Element,
+    Function,
+    KernelEquation,
     Left,
     Lowering,
     Value,
@@ -23,7 +26,6 @@ from .protocols import (
     roles,
     sizes_of,
 )
-from .record import Element, Function, KernelEquation
 from .structure import REPEAT
 
 Groups = tuple[tuple[str, ...], ...]

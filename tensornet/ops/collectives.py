@@ -26,8 +26,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..syntax import Call, Ref
-from .protocols import Left, Lowering, Value, Writer, axes_in, left_of
-from .record import Axes, Function
+from .record import Axes, Function, Left, Lowering, Value, Writer, axes_in, left_of
 
 MESH = "mesh"
 """The option that holds the number of the mesh axis."""

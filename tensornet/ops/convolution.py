@@ -11,8 +11,20 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 from ..syntax import Call, Expression, Ref
-from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
-from .record import Element, Function, placed_kernel
+from .record import (
+    Element,
+    Function,
+    Left,
+    Lowering,
+    Value,
+    Writer,
+    common,
+    extent,
+    layout_of,
+    left_of,
+    placed_kernel,
+    sizes_of,
+)
 
 DIMENSIONS = 3
 """The most dimensions of convolutions and pools in libraries."""

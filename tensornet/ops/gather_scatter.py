@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import cast
 
 from ..syntax import Call, Expression, Ref
-from .protocols import (
+from .record import (
+    Element,
     Left,
     Lowering,
     Value,
@@ -22,10 +23,10 @@ from .protocols import (
     left_of,
     names_in,
     numeric,
+    placed_kernel,
     roles,
     sizes_of,
 )
-from .record import Element, placed_kernel
 from .structure import INSIDE, is_inside
 
 COUNT = "scatter_count"

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..syntax import Call
-from .moments import Known, Moments, average
-from .protocols import Left, Lowering, Value, Writer
-from .record import Element, Example, Function, Yield
+from .record import Element, Example, Function, Known, Left, Lowering, Moments, Value, Writer, Yield, average
 
 MANY = (2, 10**6)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from .moments import Known, Moments, extreme
-from .record import Axes, Example, Function
+from .record import Axes, Example, Function, Known, Moments, extreme
 
 
 def _of_product(known: Known) -> Moments:

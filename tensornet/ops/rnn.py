@@ -15,8 +15,21 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from ..syntax import Call, Ref
-from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, roles, sizes_of
-from .record import Element, Function, KernelEquation, placed_kernel
+from .record import (
+    Element,
+    Function,
+    KernelEquation,
+    Left,
+    Lowering,
+    Value,
+    Writer,
+    extent,
+    layout_of,
+    left_of,
+    placed_kernel,
+    roles,
+    sizes_of,
+)
 
 Axes = tuple[str, ...]
 

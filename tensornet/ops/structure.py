@@ -8,10 +8,21 @@ from dataclasses import replace
 from typing import cast
 
 from ..syntax import Call, Contraction, Expression, Literal, Ref, Size
-from .moments import Known, Moments, average
 from .pointwise import EQUAL
-from .protocols import Left, Lowering, Value, Writer, layout_of, names_in
-from .record import Element, Example, Function
+from .record import (
+    Element,
+    Example,
+    Function,
+    Known,
+    Left,
+    Lowering,
+    Moments,
+    Value,
+    Writer,
+    average,
+    layout_of,
+    names_in,
+)
 
 INSIDE = "inside"
 """The option that makes a position outside of the axis an error; without it, such a position has no 1."""

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from ..ir.function import over_operands
 from ..ir.node import (
     Axis,
     Node,
@@ -20,6 +19,7 @@ from ..ir.node import (
     distinct_axes,
     node,
     number,
+    over_operands,
     own_axes,
     summed_axes,
 )

@@ -9,7 +9,7 @@ from ..frontend.elaborate_ir import NodeRule, scalar_expression
 from ..ir.node import Node
 from ..language.canonical import expanded
 from ..language.expression import Call, Expression, flat, transform
-from ..ops.protocols import left_of
+from ..ops.record import left_of
 from ..ops.table import FUNCTIONS
 
 

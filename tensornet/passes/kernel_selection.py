@@ -43,8 +43,7 @@ from ..language.expression import (
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
 from ..ops.pointwise import WHERE
-from ..ops.protocols import left_of
-from ..ops.record import Element, KernelEquation
+from ..ops.record import Element, KernelEquation, left_of
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product

@@ -7,11 +7,11 @@ The way from text to result, with one file for each arrow:
     graph     →  graph      planning/planner.py          outlining, recurrences to scans (scan/)
     graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
     program   →  program    this file                    the passes below
-    program   →  lines      lowering/lines.py            its equations, each axis with a size
+    program   →  lines      lowering/context.py          its equations, each axis with a size
     lines     →  steps      lowering/lower.py            one operation each; contraction/order_search.py orders products
     steps     →  plan       planning/planner.py          constant folding, liveness, slicing to a memory limit
     plan      →  source     codegen/function.py          a line of Python for each step
-    source    →  function   codegen/loading.py           called by runtime/executable.py
+    source    →  function   codegen/function.py          called by runtime/executable.py
 
 A program holds only what an output reaches, and equal nodes are one object. So dead code and common subexpressions need
 no pass here. A call of a block is a node, which passes leave as it is. A pass that does not always pay compares the

@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..ir.equations import reads_of
-from ..ir.function import over_operands, over_others
 from ..ir.node import (
     Affine,
     Axis,
@@ -31,6 +30,8 @@ from ..ir.node import (
     axes_of,
     distinct_axes,
     node,
+    over_operands,
+    over_others,
     own_axes,
     substitute,
     whole,

@@ -15,8 +15,6 @@ from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
 from ..sizes import evaluate, name_of, symbol
 
-__all__ = ["bare", "in_numbers", "with_functions"]
-
 LEAST = 5
 """The fewest equations of a block that becomes a function. A smaller block gains more by being planned together with
 the equations around it."""

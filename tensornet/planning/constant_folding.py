@@ -19,11 +19,8 @@ from ..language.expression import Call, Ref, fresh
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, product, size_names
 from .liveness import with_frees
-from .plans import AnyStep, CallStep
-from .steps import Result, Table
+from .plans import AnyStep, CallStep, Result, Table
 from .target import Target
-
-__all__ = ["Folded", "is_invariant", "is_worth_keeping"]
 
 SMALL = 64 * 2**20
 """A table of at most this many bytes is always kept."""

@@ -15,8 +15,6 @@ from .planner import schedule, whole_sizes
 from .plans import CallStep, Plan
 from .target import Target
 
-__all__ = ["FlopPart", "FlopTable", "flop_count", "flop_formula", "flop_table"]
-
 
 @of_graph
 def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:

@@ -26,16 +26,6 @@ from ..ops.table import Element
 from ..sizes import evaluate
 from .planner import NOMINAL
 
-__all__ = [
-    "PairwiseOrder",
-    "gradient",
-    "in_pairs",
-    "joint_graph",
-    "jvp",
-    "leaves_of",
-    "rematerialized_to_fit",
-]
-
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """The name of the gradient of a gradient, or of a term of one."""
 

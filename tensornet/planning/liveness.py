@@ -26,10 +26,7 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product
-from .plans import AnyStep
-from .steps import Step
-
-__all__ = ["Liveness", "is_view", "with_frees"]
+from .plans import AnyStep, Step
 
 
 def with_frees(steps: Sequence[AnyStep], results: Iterable[str]) -> tuple[AnyStep, ...]:

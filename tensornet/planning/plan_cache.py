@@ -25,8 +25,6 @@ from ..language.expression import Call
 from ..ops.table import FUNCTIONS
 from .plans import Plan
 
-__all__ = ["Occasion"]
-
 MOST = 400
 """The most plans that are kept. The least recently used ones are dropped."""
 

@@ -29,15 +29,12 @@ from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded
 from .liveness import Liveness
-from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
-from .steps import Result, Step
+from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan, Result, Step
 from .target import Target
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
     from .slicing import Part
-
-__all__ = ["NOMINAL", "schedule", "whole_sizes"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""

@@ -33,9 +33,7 @@ from ..language.expression import (
 )
 from ..ops.structure import INDEX
 from ..sizes import name_of, symbol
-from .steps import Slicing
-
-__all__ = ["Part", "cuttable", "separated"]
+from .plans import Slicing
 
 Place = tuple[int, int]
 """A dimension of a tensor, and an axis among those that the dimension is composed of."""

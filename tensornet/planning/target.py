@@ -15,8 +15,6 @@ from ..language.patterns import pattern_of
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, size_names
 
-__all__ = ["Target"]
-
 
 def _takes_complex(kernel: Function) -> bool:
     """Whether a kernel computes the same for complex numbers as the equations that it replaces."""

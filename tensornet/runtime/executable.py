@@ -9,8 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..codegen.function import arguments_around, has_dropout
-from ..codegen.loading import LoadedProgram, Place, Tables, constant_array
+from ..codegen.function import LoadedProgram, Place, Tables, arguments_around, constant_array, has_dropout
 from ..codegen.program import planned, written
 from ..codegen.rematerialization import can_rematerialize
 from ..codegen.tuning import check_tuning

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..autodiff.joint import JointGraph
-from ..codegen.loading import LoadedProgram
+from ..codegen.function import LoadedProgram
 from ..codegen.program import planned
 from ..device.cost_model import DeviceProfile
 from ..display import Memory, in_bytes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..codegen.loading import LoadedProgram, Place
+from ..codegen.function import LoadedProgram, Place
 from ..codegen.program import planned
 from ..device.cost_model import default_profile
 from ..dtypes import element_type

@@ -18,7 +18,6 @@ from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.equations import LEAVES, reads_of
-from ..ir.function import order, over_others
 from ..ir.node import (
     Affine,
     Axis,
@@ -32,6 +31,8 @@ from ..ir.node import (
     leaf,
     met_axes,
     node,
+    order,
+    over_others,
 )
 from ..ir.positions import held
 from ..language.equation import Equation

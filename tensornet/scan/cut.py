@@ -28,9 +28,8 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
-from ..ir.function import Function, Names
 from ..ir.naming import Sizes, graph_of
-from ..ir.node import Node, Operand, Size, along, cast, leaf, node, number, plain_reads
+from ..ir.node import Function, Names, Node, Operand, Size, along, cast, leaf, node, number, plain_reads
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import (

@@ -12,22 +12,35 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim
 from ..ir.equations import again
-from ..ir.function import Function, Names, entry_over, order, rebuilt
 from ..ir.naming import graph_of
-from ..ir.node import Affine, Gather, Node, Operand, along, cast, index, leaf, node, number, row_major
+from ..ir.node import (
+    Affine,
+    Function,
+    Gather,
+    Names,
+    Node,
+    Operand,
+    along,
+    cast,
+    entry_over,
+    index,
+    leaf,
+    node,
+    number,
+    order,
+    rebuilt,
+    row_major,
+)
 from ..ir.positions import applied
 from ..language.expression import Taken
 from ..ops.collectives import COLLECTIVES, MESH
 from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..scan.cut import put_together
-from .mesh import Mesh, Move
+from .mesh import Mesh, Move, Placement, divisors, local_shape
 from .part import Part, with_axis
-from .placement import Placement, divisors, local_shape
 from .redistribution import route
 from .rules import ShardingStrategy, operands_of, tensors_of
 from .search import Variable
-
-__all__ = ["Local", "local_graph"]
 
 
 class Local(NamedTuple):

@@ -1,15 +1,34 @@
-"""Device meshes, and what collectives cost on them."""
+"""Device meshes, the placements of tensors on them, and what collectives cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ShapeError, checked_number, near
 
-__all__ = ["LINK", "Mesh", "Move"]
+REPLICATED, VARYING, PARTIAL = "replicated", "varying", "partial"
+
+Placement: TypeAlias = "tuple[int | str, ...]"
+"""For each axis of the mesh: the dimension that is divided; or that the tensor is replicated, varying (a copy on
+each device, which computes another part with it), or partial (a term of a sum over the devices)."""
+
+
+def divisors(placement: Placement, mesh: Sequence[int], rank: int) -> list[int]:
+    """The number of parts that each dimension is divided into."""
+    found = [1] * rank
+    for place, n in zip(placement, mesh, strict=True):
+        if isinstance(place, int):
+            found[place] *= n
+    return found
+
+
+def local_shape(shape: Sequence[int], placement: Placement, mesh: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the part of a tensor on one device."""
+    return tuple(size // by for size, by in zip(shape, divisors(placement, mesh, len(shape)), strict=True))
+
 
 LINK = (100e9, 1e-5)
 """The assumed link of a mesh axis: bytes a second out of each device, and seconds before the first."""

@@ -24,14 +24,11 @@ from ..ir.node import Node
 from ..ops.table import Element
 from ..planning.gradients import in_pairs
 from ..sizes import evaluate
-from .mesh import Mesh
-from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
+from .mesh import PARTIAL, REPLICATED, VARYING, Mesh, Placement, local_shape
 from .program import in_loops, program_of
 from .redistribution import cost_of_route, costs_of_routes
 from .rules import Division, ShardingStrategy, operands_of, strategies, work
 from .search import CostTable, Solved, Variable, eliminated
-
-__all__ = ["Asked", "Part", "part_of", "with_axis"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""

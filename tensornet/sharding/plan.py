@@ -25,11 +25,8 @@ from ..planning.blocks import with_functions
 from ..planning.gradients import leaves_of
 from ..planning.plans import CallStep, Plan
 from ..sizes import evaluate
-from .mesh import Mesh
-from .placement import Placement
+from .mesh import Mesh, Placement
 from .sharded import AUTO, Shard, Sharded, shard_graph
-
-__all__ = ["Collective", "ShardedPlan", "collectives_of", "sharded_plan"]
 
 STATES = 4
 """The arrays of the size of the parameters while Adam trains: values, gradients and two states."""

@@ -9,14 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..graph.graph import Apply, Graph
-from ..ir.function import Function
-from ..ir.node import Affine, Gather, Node, Operand, interned
+from ..ir.node import Affine, Function, Gather, Node, Operand, interned
 from ..ir.rewriting import Program
 from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
-
-__all__ = ["in_loops", "program_of"]
 
 
 @functools.lru_cache(maxsize=256)

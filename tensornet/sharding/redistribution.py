@@ -8,10 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..ops.collectives import VJP
-from .mesh import Mesh, Move
-from .placement import PARTIAL, REPLICATED, VARYING, Placement
-
-__all__ = ["cost_of_route", "costs_of_routes", "route"]
+from .mesh import PARTIAL, REPLICATED, VARYING, Mesh, Move, Placement
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -22,18 +22,7 @@ from ..ir.equations import reads_of
 from ..ir.node import Affine, Gather, Node, Operand, axes_of, fills
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS, Element
-from .placement import PARTIAL, REPLICATED, VARYING, Placement
-
-__all__ = [
-    "Division",
-    "ShardingStrategy",
-    "divisions",
-    "is_linear",
-    "operands_of",
-    "strategies",
-    "tensors_of",
-    "work",
-]
+from .mesh import PARTIAL, REPLICATED, VARYING, Placement
 
 
 class Division(NamedTuple):

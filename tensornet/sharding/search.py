@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["CostTable", "Solved", "Variable", "eliminated"]
-
 MOST = 1 << 22
 """The most entries of a table. Where more are needed, the unlikely choices of its variables are dropped first."""
 

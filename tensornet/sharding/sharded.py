@@ -20,13 +20,10 @@ from ..language.expression import ELLIPSIS
 from ..planning.planner import NOMINAL, whole_sizes
 from ..sizes import evaluate, symbol
 from .local import local_graph
-from .mesh import Mesh
+from .mesh import Mesh, Placement
 from .part import Asked, Part, part_of
-from .placement import Placement
 from .program import in_loops
 from .search import CostTable, Variable, eliminated
-
-__all__ = ["AUTO", "Shard", "Sharded", "check_undivided", "in_numbers", "of_choices", "shard_graph"]
 
 Shard: TypeAlias = "Mapping[str, Any] | str"
 """Axes and the mesh axes that divide them; patterns of scopes and such a mapping for these blocks; or "auto"."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from ..codegen.loading import arguments, drawn
+from ..codegen.function import arguments, drawn
 from ..codegen.program import plan, planned
 from ..device.calibration import profile_of
 from ..device.timing import Clock, timings

@@ -1,10 +1,14 @@
-"""The weights of a torch network that may become factors, and the layers that hold them."""
+"""The weights of a torch network that may become factors, the layers that hold them, and their second moments.
+
+These are the moments of what weights are multiplied by, and of the gradients of what they make.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -12,10 +16,156 @@ import torch
 from tensornet.compression.compressing import included
 from tensornet.compression.levels import Candidate, alone
 from tensornet.errors import EquationError
+from tensornet.fitting.metrics import DAMPING, Metric
 
 from .adapters import Adapted
-from .factorized import CONVOLUTION, Kind, kinds_of
-from .moments import Moments
+from .factorized import CONVOLUTION, EMBEDDING, Kind, kinds_of
+
+Sides: TypeAlias = dict[tuple[int, ...], torch.Tensor]
+"""Some dimensions of a weight to a matrix of second moments along them."""
+
+ROWS = 4096
+"""The most rows of one call that count for second moments; of more, some at equal distances."""
+
+WIDE, MOST = 1152, 4096
+"""The most columns of a kernel with second moments together; of more, channels and places have theirs; most at all."""
+
+OUTPUT_DAMPING = 2e-3
+"""The damping where second moments of gradients weigh weights, which few directions dominate."""
+
+
+@dataclass(eq=False)
+class Moments:
+    """Sums over the calls of the layers that hold a weight.
+
+    Attributes:
+        inputs: Σ x·xᵀ, x what the weight is multiplied by.
+        both: Σ ‖g‖²·x·xᵀ and Σ ‖x‖²·g·gᵀ, g the gradient of the network's output by the result.
+        total: Σ ‖x‖²·‖g‖², the trace of each of `both`.
+    """
+
+    inputs: Sides = field(default_factory=dict)
+    both: Sides = field(default_factory=dict)
+    total: float = 0.0
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self.inputs, self.both, self.total = {}, {}, 0.0
+
+    def see(
+        self, module: Any, kind: Kind, x: torch.Tensor, y: torch.Tensor, kept: torch.Tensor | None
+    ) -> None:
+        """Adds what one call reads and makes, and the gradient of that when it comes.
+
+        Args:
+            module, kind: the layer.
+            x, y: its operand and its result.
+            kept: a mask of the first dimensions: which rows count.
+        """
+        is_kernel, shape = kind == CONVOLUTION, tuple(getattr(module, kind.parameter).shape)
+        columns = tuple(range(1, len(shape))) if is_kernel else (0,) if kind == EMBEDDING else kind.columns
+        outs = (0,) if is_kernel else tuple(n for n in range(len(shape)) if n not in columns)
+        x = x.detach()
+        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
+        rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
+        ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
+        _add(self.inputs, _second(rows, columns, shape, ones), count)
+
+        def back(gradient: torch.Tensor) -> None:
+            g, times = _rows(_channels_last(module, gradient) if is_kernel else gradient, kept)
+            ours = g.pow(2).sum(1)
+            theirs = rows.pow(2).sum(1) if ones is None else ones
+            read, weights = (rows * ours[:, None].sqrt(), None) if ones is None else (rows, ours)
+            _add(self.both, _second(read, columns, shape, weights), times)
+            _add(self.both, _second(g * theirs[:, None].sqrt(), outs, shape, None), times)
+            self.total += times * float((ours * theirs).double().sum())
+
+        if y.requires_grad:
+            y.register_hook(back)  # type: ignore[no-untyped-call]
+
+    def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
+        """The candidate weighed by inputs alone or by both; as it is if there were no calls."""
+        if not by_output:
+            metric = _metric(self.inputs, candidate.shape, DAMPING)
+            return candidate if metric is None else replace(candidate, metric=metric)
+        metric = _metric(self.both, candidate.shape, OUTPUT_DAMPING) if self.total else None
+        if metric is None:
+            return candidate
+        scale = metric.norm(candidate.target.weight) ** 2
+        return replace(candidate, metric=metric, scale=scale)
+
+
+def _metric(sides: Sides, shape: tuple[int, ...], damping: float) -> Metric | None:
+    """The metric with these sides. All after the first are of trace 1, as is what dimensions without moments count."""
+    missing = math.prod(size for n, size in enumerate(shape) if not any(n in dims for dims in sides))
+    found: Metric | None = None
+    for number, (dims, each) in reversed([*enumerate(sides.items())]):
+        matrix = each.cpu().numpy()
+        matrix = matrix / ((float(matrix.trace()) or 1.0) if number else missing)
+        found = Metric(dims, matrix, damping, other=found)
+    return found
+
+
+def _add(sums: Sides, more: Mapping[tuple[int, ...], torch.Tensor], count: float) -> None:
+    for dims, each in more.items():
+        sums[dims] = sums[dims] + count * each if dims in sums else count * each
+
+
+def _second(
+    rows: torch.Tensor, dims: tuple[int, ...], shape: tuple[int, ...], weights: torch.Tensor | None
+) -> Sides:
+    """Second moments of rows along some dimensions of a weight; of too many columns channels and places apart.
+
+    Args:
+        rows: a row for each position; with `weights`, the number of the one column that is 1, and each counts so much.
+        dims, shape: those dimensions, and the shape of the weight.
+        weights: how much each position counts.
+    """
+    sizes = [shape[n] for n in dims]
+    count = math.prod(sizes)
+    if weights is not None:
+        found = torch.bincount(rows[:, 0].long(), weights.double(), minlength=count)
+        return {dims: torch.diag(found)} if count <= MOST else {}
+    if count <= (MOST if len(dims) == 1 else WIDE):
+        return {dims: (rows.mT @ rows).double()}
+    if len(dims) == 1:
+        return {}
+    array = rows.reshape(len(rows), sizes[0], -1)
+    by_channel, by_place = array.mT.reshape(-1, sizes[0]), array.reshape(-1, array.shape[-1])
+    return _second(by_channel, dims[:1], shape, None) | _second(by_place, dims[1:], shape, None)
+
+
+def _rows(x: torch.Tensor, kept: torch.Tensor | None, ends: int = 1) -> tuple[torch.Tensor, int]:
+    """Rows of a tensor, and how many each stands for. Only these are copied: patches overlap, and all take much memory.
+
+    Args:
+        x: the tensor; the last `ends` dimensions are a row.
+        kept: a mask of the first dimensions: which rows count.
+    """
+    found = x[None] if kept is None else x[kept][None]
+    before = found.shape[: found.ndim - ends]
+    step = math.ceil(math.prod(before) / ROWS) or 1
+    places = torch.arange(0, math.prod(before), step, device=x.device)
+    rows = found[torch.unravel_index(places, before)].flatten(1)
+    return rows.to(torch.float64 if x.dtype == torch.float64 else torch.float32), step
+
+
+def _channels_last(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Images, or one image, with their channels last."""
+    return x.movedim(-1 - len(module.kernel_size), -1)
+
+
+def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """What the kernel of a convolution is multiplied by at each place, in the last dimensions of a view."""
+    ends, places = module._reversed_padding_repeated_twice, len(module.kernel_size)
+    x = x if x.ndim > 1 + places else x[None]
+    x = torch.nn.functional.pad(x, ends, mode=module.padding_mode.replace("zeros", "constant"))
+    for n, (size, stride, apart) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    ):
+        x = x.unfold(2 + n, apart * (size - 1) + 1, stride)[..., ::apart]
+    return x.movedim(1, 1 + places)
+
 
 Patterns: TypeAlias = str | Sequence[str]
 

@@ -1,0 +1,329 @@
+"""Kernels: large products, attention, convolution, pooling and normalisation where torch is slow or has none.
+
+The system prepares a page of new memory at its first touch, which often takes longer than the product that is written
+there. Linux prepares pages of 2 MiB at a time if it is advised to, as NumPy does for its arrays. A product of
+50,176 × 96 by 288, of 58 MB, then takes 0.62 of the time, and 0.52 on two threads. Results of up to `MAPPED` bytes are
+not affected.
+
+On a CPU torch has no kernel of attention with a mask that has a gradient, or with values longer than keys. Its own
+operations also look for rows without any key, which here are NaN, and scale both operands. Without a mask, the weights
+take the place of the scores, and their gradients that of the gradients of these. Windows of 49 positions take 0.75 to
+0.8 of the time, both ways. Normalisation by fused sums is fast along any axis.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tensornet.device.heap import MAPPED
+
+from ..windows import Pools, Windows, convolutions, elements, margins, reach
+from .products import is_differentiated, is_eager, with_vjp
+
+__all__ = [
+    *("large_linear", "large_matmul", "scaled_dot_product_attention"),
+    *("convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
+    *("deviation", "normalize", "variance"),
+]
+
+
+def large_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·b. A large result of two matrices, or of two batches with as many matrices, gets huge pages."""
+    is_plain = a.ndim == b.ndim == 2 or (a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0])
+    if not is_plain or not _is_large((*a.shape[:-1], b.shape[-1]), a, b):
+        return torch.matmul(a, b)
+    return _product(a, b)
+
+
+def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x·Wᵀ + u, with huge pages if the result is large."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if not _is_large((x.shape[:-1].numel(), weight.shape[0]), *given):
+        return torch.nn.functional.linear(*given)
+    return _product(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], weight.shape[0])
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """a·b + u, in huge pages."""
+    if is_differentiated(*((a, b) if bias is None else (a, b, bias))):
+        return _Product.apply(a, b, bias)  # type: ignore[no-any-return, no-untyped-call]
+    result = _room((*a.shape[:-1], b.shape[-1]), a)
+    if bias is not None:
+        return torch.addmm(bias, a, b, out=result)
+    return (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out=result)
+
+
+class _Product(torch.autograd.Function):
+    """The product as one node of autograd's graph, so that large gradients get huge pages too."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.save_for_backward(a, b)
+        return _product(a.detach(), b.detach(), None if bias is None else bias.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (a, b), (by_a, by_b, by_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        return (
+            _lying_as(a, gradient, b.mT) if by_a else None,
+            _lying_as(b, a.mT, gradient) if by_b else None,
+            gradient.sum(0) if by_bias else None,
+        )
+
+
+def _lying_as(given: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·b, transposed in memory where `given` is."""
+    return large_matmul(a, b) if given.stride(-1) == 1 else large_matmul(b.mT, a.mT).mT
+
+
+def _is_large(shape: tuple[int, ...], *given: torch.Tensor) -> bool:
+    """Whether a result on a CPU gets memory from the system, and only autograd sees the operation."""
+    size = math.prod(shape) * given[0].itemsize
+    return size > MAPPED and given[0].device.type == "cpu" and is_eager(*given)
+
+
+def _room(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """A tensor to write a large result into."""
+    result = like.new_empty(shape)
+    if (advise := _advise()) is not None:
+        start = -(-result.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        advise(start, result.data_ptr() + result.nbytes - start, _HUGE)
+    return result
+
+
+_HUGE = getattr(mmap, "MADV_HUGEPAGE", 0)
+
+
+@functools.cache
+def _advise() -> Callable[..., Any] | None:
+    """The system's `madvise`, or None if it does not support huge pages."""
+    if not _HUGE:
+        return None
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return advise
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+def scaled_dot_product_attention(q: Any, k: Any, v: Any, **more: Any) -> Any:
+    """softmax(scale · q·k + mask) · v, by torch's kernel where it has one, of four dimensions each."""
+    mask = more.get("attn_mask")
+    has_kernel = q.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad)
+    given = (q, k, v) if mask is None else (q, k, v, mask)
+    if (
+        has_kernel
+        or not more.keys() <= {"attn_mask", "scale"}
+        or q.device.type != "cpu"
+        or not is_eager(*given)
+    ):
+        return functional.scaled_dot_product_attention(q, k, v, **more)
+    attention = _attention(more["scale"]) if mask is None else functools.partial(_plain, more["scale"])
+    return attention(*given)
+
+
+@functools.lru_cache(maxsize=64)
+def _attention(scale: float) -> Callable[..., Any]:
+    """Attention without a mask, with a backward pass of its own."""
+    forward, backward, plain = (functools.partial(each, scale) for each in (_forward, _backward, _plain))
+    return with_vjp(forward, backward, (0, 1, 2, 3), (0, 1, 2), plain, asks=True)
+
+
+def _plain(scale: float, q: Any, k: Any, v: Any, *mask: Any) -> Any:
+    scores = torch.matmul(q * scale, k.mT)
+    for each in mask:
+        scores.add_(each)
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def _forward(scale: float, q: Any, k: Any, v: Any) -> Any:
+    """The result, and the weights for the backward pass."""
+    weights: Any = large_matmul((q * scale).flatten(0, 1), k.flatten(0, 1).mT)
+    torch.softmax(weights, -1, out=weights)
+    return (weights @ v.flatten(0, 1)).unflatten(0, q.shape[:2]), weights
+
+
+def _backward(
+    scale: float, q: Any, k: Any, v: Any, weights: Any, gradient: Any, wanted: Sequence[bool]
+) -> Any:
+    """v̄ = wᵀ ȳ, s̄ = w · (ȳ vᵀ − Σ_j w · ȳ vᵀ), q̄ = scale · s̄ k, k̄ = scale · s̄ᵀ q."""
+    batch, gradient = q.shape[:2], gradient.flatten(0, 1)
+    of_v = (weights.mT @ gradient).unflatten(0, batch) if wanted[2] else None
+    if not any(wanted[:2]):
+        return None, None, of_v
+    scores: Any = large_matmul(gradient, v.flatten(0, 1).mT)
+    torch.ops.aten._softmax_backward_data.out(scores, weights, -1, scores.dtype, grad_input=scores)
+    of_q = (scores @ k.flatten(0, 1)).mul_(scale).unflatten(0, batch) if wanted[0] else None
+    of_k = (scores.mT @ q.flatten(0, 1)).mul_(scale).unflatten(0, batch) if wanted[1] else None
+    return of_q, of_k, of_v
+
+
+# ---------------------------------------------------------------------------- convolution and pooling
+
+
+_FORWARD = (functional.conv1d, functional.conv2d, functional.conv3d)
+_BACKWARD = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+_LARGEST = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
+_MEAN = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
+
+
+def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
+    """A tensor with this many zeros added before and after its last dimensions. Negative numbers cut off elements."""
+    flat = [amount for pair in reversed(amounts) for amount in pair]
+    return functional.pad(x, flat) if any(flat) else x
+
+
+def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+    by, apart, _, outer = (list(each) for each in zip(*windows, strict=True))
+    amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
+    padding = [before for before, _ in amounts]
+    alike = all(
+        before >= 0 and -by < after - before <= 0 for (before, after), by in zip(amounts, by, strict=True)
+    )
+    if not alike:
+        x, padding = _padded(x, amounts), [0] * len(windows)
+    return _FORWARD[len(windows) - 1](x, k, None, by, padding, apart, groups)
+
+
+def _convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
+    by, apart, first, sizes = (list(each) for each in zip(*windows, strict=True))
+    spans = map(reach, by, apart, y.shape[2:], k.shape[2:])
+    amounts = [(low, size - low - span) for low, size, span in zip(first, sizes, spans, strict=True)]
+    padding = [-low for low in first]
+    more = [after - before for before, after in amounts]
+    kept = all(
+        low >= 0 and 0 <= extra < max(steps)
+        for low, extra, *steps in zip(padding, more, by, apart, strict=True)
+    )
+    back = _BACKWARD[len(windows) - 1]
+    if kept:
+        return back(y, k, None, by, padding, more, groups, apart)
+    return _padded(back(y, k, None, by, 0, 0, groups, apart), amounts)
+
+
+def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
+    """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
+    by, apart, _, inner = (list(each) for each in zip(*windows, strict=True))
+    amounts = margins(x.shape[2:], windows, y.shape[2:], inner)
+    x = _padded(x, amounts)
+    like = x.new_empty((y.shape[1], x.shape[1] // groups, *inner))
+    zeros, mask = [0] * len(windows), [False, True, False]
+    backward = torch.ops.aten.convolution_backward
+    return backward(y, x, like, None, by, zeros, apart, False, zeros, groups, mask)[1]
+
+
+def _zeros(one: Any, other: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros that depend on no element of two tensors, so that both get gradients of zeros."""
+    return one.new_zeros(shape) + one.flatten()[:0].sum() + other.flatten()[:0].sum()
+
+
+convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
+
+
+def _reached(x: Any, windows: Pools) -> Any:
+    """The part of a tensor that windows reach. A rest behind them may stay if it is too short for another window."""
+    for axis, (by, apart, first, outer, inner) in enumerate(windows, 1):
+        span = reach(by, apart, outer, inner)
+        if first or x.shape[axis] - span >= by:
+            x = x.narrow(axis, first, span)
+    return x
+
+
+def max_pool(x: Any, windows: Pools) -> Any:
+    """The largest element of each window. The first dimension has no windows."""
+    by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
+    return _by_kernel(_LARGEST, _reached(x, windows), inner, by, 0, apart)
+
+
+def mean_pool(x: Any, windows: Pools) -> Any:
+    """The arithmetic mean of each window. The first dimension has no windows."""
+    by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
+    if any(each > 1 for each in apart):
+        return torch.stack(list(elements(x, windows))).mean(0)
+    return _by_kernel(_MEAN, _reached(x, windows), inner, by)
+
+
+def _by_kernel(kernels: Sequence[Callable[..., Any]], x: Any, *given: Any) -> Any:
+    """A pool by the kernel for its dimensions. Kernels take an empty batch, but not an absence of channels."""
+    kernel = kernels[x.ndim - 2]
+    return kernel(x, *given) if len(x) else kernel(x.unsqueeze(1), *given).squeeze(1)
+
+
+# ---------------------------------------------------------------------------- normalisation
+
+
+def normalize(
+    x: torch.Tensor,
+    axis: int,
+    eps: float,
+    gain: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """(x − mean) / √(variance + eps) along one axis, by the fused kernel if the axis is the last.
+
+    An optional gain and bias follow, with one number for each position along the axis.
+    """
+    if axis in (-1, x.ndim - 1):
+        if gain is None or bias is None or gain.dtype == x.dtype == bias.dtype:
+            return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps) * gain + bias
+    if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
+        made = x.dtype if gain is None else torch.result_type(x, gain)
+        return normalize(x.float(), axis, eps, gain, bias).to(made)
+    centred = x - x.mean(axis, keepdim=True)  # torch.var_mean goes element by element: ten times as long
+    scale = torch.rsqrt(centred.square().mean(axis, keepdim=True) + eps)
+    normed = multiplied(centred, scale)
+    if gain is None or bias is None:
+        return normed
+    shape = (-1,) + (1,) * (x.ndim - axis - 1)
+    return added(multiplied(normed, gain.reshape(shape)), bias.reshape(shape))
+
+
+def variance(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """The biased variance. It avoids `torch.var`, which goes element by element."""
+    if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
+        return variance(x.float(), axes).to(x.dtype)
+    centred = x - x.mean(axes, keepdim=True)
+    return (centred.abs() if x.is_complex() else centred).square().mean(axes)
+
+
+def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """The biased standard deviation, with gradient 0 where it is 0."""
+    if x.itemsize == 2:  # which may hold a root whose square it does not
+        return deviation(x.float(), axes).to(x.dtype)
+    squared = variance(x, axes)
+    still = squared == 0
+    return torch.where(still, squared, torch.where(still, 1.0, squared).sqrt())
+
+
+# ---------------------------------------------------------------------------- in place
+
+
+def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made + other, written into `made` if possible."""
+    return made.add_(other) if _is_room(made, other) else made + other
+
+
+def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made · other, written into `made` if possible. It is not if autograd records it and so saves the operands."""
+    return made * other if is_differentiated(made, other) or not _is_room(made, other) else made.mul_(other)
+
+
+def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a result may be written into its first operand, which nothing else reads.
+
+    It may not under a compiler, `torch.func` or forward mode, nor if the element types differ. If autograd records
+    it, a view is not written into either: autograd would copy the gradient.
+    """
+    return is_eager(made, other) and not (made._is_view() and is_differentiated(made, other))
