@@ -657,7 +657,8 @@ def test_each_rank_has_its_bits(tmp_path: Path) -> None:
             tn.substitute(graph, {"W": ("low_rank:int", wrong)})
 
 
-def test_compensated_rounding_loses_less() -> None:
+@pytest.mark.parametrize("method", ["int3", "int6", "int8"])
+def test_compensated_rounding_loses_less(method: str) -> None:
     draw = np.random.default_rng(0)
     weight, x = (
         draw.standard_normal((32, 64)),
@@ -665,7 +666,7 @@ def test_compensated_rounding_loses_less() -> None:
     )
     graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")  # sizes are those of the arrays
     found = (
-        tn.compress(graph, {"W": weight}, bytes=0.9, method="int3", calibrate=each) for each in (x, None)
+        tn.compress(graph, {"W": weight}, bytes=0.9, method=method, calibrate=each) for each in (x, None)
     )
     lost = [np.linalg.norm(x @ weight.T - value_of(each, "y", x)) for each in found]
     assert lost[0] < 0.7 * lost[1]

@@ -46,9 +46,6 @@ PRICES = 0.6 ** np.arange(60)
 SWEEPS = 2
 """How often the ranks with each number of bits are rounded again."""
 
-EXACT = 6
-"""The bits from which errors are too small to be compensated."""
-
 CACHED = 1 << 15
 """The number of elements whose scales are looked for at a time."""
 
@@ -177,7 +174,7 @@ class Half:
         size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
         scale, codes = nearest(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
         codes = codes.reshape(matrix.shape)
-        if bits >= EXACT or self.is_plain:
+        if self.is_plain:
             return scale, codes
         wanted, whole = matrix[:, self.order], np.repeat(scale, size, axis=1)[:, self.order]
         found = wanted / whole
