@@ -32,8 +32,7 @@ from tensornet.codegen.function import generate
 from tensornet.contraction.order_search import Search, Tree, fastest
 from tensornet.contraction.pairs import Choose, Layout, Order, Problem
 from tensornet.device.calibration import measure
-from tensornet.device.cost_model import DeviceProfile, default_profile
-from tensornet.device.heap import keep_freed
+from tensornet.device.cost_model import DeviceProfile, default_profile, keep_freed
 from tensornet.device.timing import Clock
 from tensornet.lowering.lower import lower
 from tensornet.passes.pipeline import program_of

@@ -26,10 +26,10 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
-from tensornet.backends.torch.networks.calibrating import _watched
+from tensornet.backends.torch.networks.compressed import _watched
 from tensornet.backends.torch.networks.factorized import LINEAR
-from tensornet.backends.torch.networks.kept import Kept
 from tensornet.backends.torch.networks.recurrent import opened
+from tensornet.backends.torch.networks.rounded import Kept
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation, Budget, Options, Whole
 from tensornet.compression.comparing import relative_time

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 import tensornet as tn
-from tensornet.backends.torch.networks import integer_kernels
+from tensornet.backends.torch.networks import rounded
 
 from .conftest import covered
 
 needs_kernels = pytest.mark.skipif(
-    torch.backends.quantized.engine not in integer_kernels.ENGINES, reason="torch has no such kernels here"
+    torch.backends.quantized.engine not in rounded.ENGINES, reason="torch has no such kernels here"
 )
 
 
@@ -163,7 +163,7 @@ def test_rows_of_another_size_are_refused_as_by_floats() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("ENGINES", ()), ("NEEDED", ("what_torch_dropped",))])
 def test_without_kernels_too(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_kernels, name, value)
+    monkeypatch.setattr(rounded, name, value)
     x = torch.randn(6, 6, 256)
     for network, given in ((linear(), ROWS), (nn.GRU(256, 256), x)):
         integers, floats = both(network)

@@ -17,11 +17,11 @@ from jax.sharding import Mesh as DeviceMesh
 from tensornet.errors import BackendError
 from tensornet.graph.graph import Graph
 from tensornet.planning.plans import Plan
-from tensornet.runtime.arguments import not_an_array
 from tensornet.runtime.executable import PLANS, Executable
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.sharded import shard_graph
 
+from ...runtime.executable import not_an_array
 from ...sharding.mesh import Placement
 
 OLDEST = (0, 10)

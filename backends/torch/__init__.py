@@ -202,7 +202,7 @@ class TorchBackend(Plain):
         return found
 
     def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
-        kept: Callable[..., Kept | None] = _beside("saved_tensors").kept
+        kept: Callable[..., Kept | None] = _beside("checkpoint").kept
         return kept(make, given, device)
 
     def synchronize(self, device: str, *made: Any) -> None:

@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tensornet.device.heap import MAPPED
-
+from ...device.cost_model import MAPPED
 from ..windows import Pools, Windows, convolutions, elements, margins, reach
 from .products import is_differentiated, is_eager, with_vjp
 

@@ -17,13 +17,13 @@ from tensornet.graph.argument_shapes import least_lengths
 from tensornet.graph.graph import Graph
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
-from tensornet.runtime.arguments import check_backward
 from tensornet.runtime.compiling import fitting
 from tensornet.runtime.executable import Executable, Ready
 from tensornet.runtime.initial_values import init
 
 from ...codegen.context import identifier
 from ...codegen.function import LoadedProgram, Place, constant_array, define
+from ...runtime.executable import check_backward
 from .call_cache import GuardedCache
 from .products import is_recorded
 

@@ -22,7 +22,7 @@ from ..graph.leaves import Leaf
 from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh, is_scalar
 from ..ops.record import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
-from ..planning.blocks import with_functions
+from ..planning.planner import with_functions
 from ..planning.plans import AnyStep, CallStep, Plan, Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import evaluate, invert_size, size_names, size_source, symbol

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..contraction.pairs import Strategy
-from ..device.heap import MAPPED
+from ..device.cost_model import MAPPED
 from ..dtypes import Element, itemsize
 from ..language.affine import reached
 from ..language.expression import (

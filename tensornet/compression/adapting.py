@@ -15,8 +15,8 @@ from typing import Any
 from ..errors import EquationError, by_name, check_arguments, checked_number, names_in, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
-from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile, to_backend
+from ..runtime.executable import wrong_names
 from ..weights.equations import Modes
 from ..weights.ranks import Rank
 from ..weights.substitution import replaced, substitute

@@ -36,8 +36,8 @@ from ..language.equation import Equation
 from ..language.expression import Ref, axes_of_index
 from ..planning.planner import NOMINAL, whole_sizes
 from ..protocol import Backend, backend_of, load_backend
-from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile
+from ..runtime.executable import wrong_names
 from ..sizes import evaluate
 from ..weights.equations import CODES, Modes, rounding_of
 from ..weights.substitution import freeze, substitute

@@ -30,13 +30,14 @@ from .cost_model import (
     COLUMNS,
     GRAIN,
     IN_CACHE,
+    MAPPED,
     NEAR,
     DeviceProfile,
     MemoryAccess,
     default_profile,
+    keep_freed,
     memory_access,
 )
-from .heap import MAPPED, keep_freed
 
 PATIENCE = 2.0
 """Seconds of calibration after which no further round begins."""

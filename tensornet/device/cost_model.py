@@ -25,13 +25,15 @@ from typing import Annotated, Any, NamedTuple
 
 from ..codec import Text, document
 from ..display import rounded
-from .heap import MAPPED
 
 IN_CACHE = 2**20
 """Bytes that a step may move while all of them are assumed to be in the caches of a processor's core."""
 
 NEAR = 2**24
 """The same for the last-level cache."""
+
+MAPPED = 32 * 2**20
+"""Bytes from which the C library maps each allocation from the system (glibc's largest threshold)."""
 
 LANES = 16
 """Elements of a vector: a row of a product's result takes the time of whole vectors."""
@@ -630,3 +632,20 @@ def _places(step: int) -> int:
 def _share(times: float, most: float) -> float:
     """The share of lines that is lost if they exceed a cache's capacity `times` times; all from `most` times on."""
     return float(min(1.0, math.log(times) / math.log(most)) ** 1.5)
+
+
+# ---------------------------------------------------------------------------- heap
+
+
+@functools.cache
+def keep_freed() -> None:
+    """Makes the C library reuse freed memory, up to twice `MAPPED`, instead of returning it to the system.
+
+    glibc maps an allocation from the system if it is larger than any freed before, 128 KiB at first. It returns the
+    end of its heap if twice as much is free there (malloc/malloc.c, `mp_.mmap_threshold`). The first touch of new
+    pages is slow: a call of a model that allocates and frees tensors of some MB takes up to a third longer. This
+    function raises the thresholds: it allocates the largest block that counts and frees it. The pages of that block
+    are never touched. Nothing changes in other C libraries, or if the environment sets the thresholds
+    (`MALLOC_TRIM_THRESHOLD_`).
+    """
+    bytearray(MAPPED - 2**16)

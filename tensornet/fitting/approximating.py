@@ -18,8 +18,7 @@ from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
 from ..planning.gradients import gradient
 from ..protocol import backend_of, load_backend
-from ..runtime.arguments import wrong_names
-from ..runtime.executable import Executable
+from ..runtime.executable import Executable, wrong_names
 from ..sizes import evaluate
 from ..weights.substitution import Replacement, computing, replaced
 from .forms import Form, form_of

@@ -35,10 +35,9 @@ from ..language.expression import (
     sized_by_name,
 )
 from ..language.parser import parse_block, parse_names, read_sizes
-from ..scan.unroll import Repeated
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
 from .context import Known, Lengths, Names, Text, leaves_of, window_axes
-from .instantiate import Matched, Operand
+from .instantiate import Matched, Operand, Repeated
 from .lines import read
 
 R = TypeVar("R", bound="Apply | Matched")

@@ -1,4 +1,4 @@
-"""The planner: rewrites a graph, orders every contraction, lowers it to steps and schedules memory."""
+"""The planner: outlining of blocks, rewrites, orders of contractions, lowering to steps, and the memory schedule."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,14 @@ from ..autodiff.activity import check_derivatives
 from ..contraction.order_search import as_written, fastest, fastest_with_vjp, fewest_flops
 from ..contraction.pairs import Choose
 from ..errors import BackendError, ShapeError, by_name, near
-from ..graph.element_types import check_complex, of_leaves, writes_complex
-from ..graph.graph import Apply, Graph
+from ..frontend.instantiate import instance, names_of_sizes
+from ..graph.element_types import check_complex, of_leaf, of_leaves, writes_complex
+from ..graph.graph import Apply, Graph, inlined
+from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import PassContext, Program
+from ..language.equation import Equation
+from ..language.expression import ELLIPSIS
 from ..lowering.lower import lower, seconds_of
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
@@ -25,8 +30,7 @@ from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, 
 from ..scan.associative_scan import select_associative_scan
 from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernel
-from ..sizes import as_size, evaluate, product, symbol
-from .blocks import bare, in_numbers, with_functions
+from ..sizes import as_size, evaluate, name_of, product, symbol
 from .constant_folding import Folded
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan, Result, Step
@@ -446,3 +450,88 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
             graph = _looped(graph, values, target, way)
             found = _Schedule(graph, graph, values, target, way).plan()
         yield Alternative(way, found.flops, found.bytes, found.seconds, found.peak_memory)
+
+
+# ---------------------------------------------------------------------------- outlining of blocks
+
+
+LEAST = 5
+"""The fewest equations of a block that becomes a function. A smaller block gains more by being planned together with
+the equations around it."""
+
+
+@functools.lru_cache(maxsize=256)
+def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
+    """The graph with its calls inlined, except for those that become functions of their own (outlining).
+
+    A call is inlined too if one of its results is not needed.
+
+    Args:
+        graph: the graph.
+        around: the scopes whose calls are always kept, where each block runs on its own, under its own scope.
+            None if no block does.
+    """
+    blocks = (call.graph for part in graph.parts() for call in part.calls)
+    sites = Counter(in_numbers(block) for block in blocks if _is_function(block))
+    held = defaultdict[str, set[Graph]](set)
+    for scope, block in _held(graph):
+        held[scope].add(bare(block))
+
+    def written_out(call: Apply) -> bool:
+        if call.along is not None:
+            return False
+        again = _is_function(call.graph) and (call.apart or sites[in_numbers(call.graph)] > 1)
+        others = held[call.scope]
+        apart = len(others) > 1 and len(set(map(in_numbers, others))) > 1
+        return not again if around is None else apart or not (call.scope in around or again)
+
+    found = inlined(graph, written_out)
+    needed = found.needed()
+    return inlined(found, lambda call: call.along is None and not needed.issuperset(call.results))
+
+
+def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:
+    """Every scope in a graph and in its blocks, with each block that is called under it."""
+    for call in graph.calls:
+        scope = f"{prefix}{call.scope}"
+        yield scope, call.graph
+        yield from _held(call.graph, f"{scope}.")
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_function(block: Graph) -> bool:
+    """Whether a block is large enough for a call, and the shapes of its leaves determine its sizes."""
+    dims = [dim for leaf in block.leaves for dim in leaf.dims]
+    told = {name_of(dim[0].size) for dim in dims if len(dim) == 1}
+    leading = any(axis.name == ELLIPSIS for dim in dims for axis in dim)
+    return not leading and set(block.open_sizes) <= told and _length(block) >= LEAST
+
+
+def _length(block: Graph) -> int:
+    """The number of equations of a block, including those of the blocks that it calls."""
+    return len(block.own) + sum(_length(call.graph) for call in block.calls)
+
+
+@functools.lru_cache(maxsize=1024)
+def in_numbers(block: Graph) -> Graph:
+    """A normal form that is equal for blocks that are computed alike.
+
+    The known sizes are put in as numbers, so that their names do not count. Values that do not affect how the block is
+    computed are dropped."""
+    block = bare(block)
+    sizes = {name: evaluate(symbol(name), block.bound) for name in names_of_sizes(block)}
+    return instance(block, sizes)
+
+
+@functools.lru_cache(maxsize=1024)
+def bare(graph: Graph) -> Graph:
+    """The graph without the values of its leaves, which do not affect how it is computed."""
+    body = tuple(
+        item if isinstance(item, Equation) else replace(item, graph=bare(item.graph)) for item in graph.body
+    )
+    return replace(graph, leaves=tuple(map(_bare, graph.leaves)), body=body)
+
+
+def _bare(leaf: Leaf) -> Leaf:
+    holds = of_leaf(leaf) if leaf.value is not None else leaf.holds
+    return replace(leaf, start=None, value=None, holds=holds)

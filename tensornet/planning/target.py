@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..device.cost_model import DeviceProfile, default_profile
-from ..device.heap import MAPPED
+from ..device.cost_model import MAPPED, DeviceProfile, default_profile
 from ..dtypes import itemsize
 from ..graph.leaves import Leaf
 from ..language.patterns import pattern_of

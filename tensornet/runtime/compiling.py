@@ -14,8 +14,7 @@ from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
 from ..sharding.sharded import AUTO, Shard, check_undivided
-from .arguments import wrong_names
-from .executable import Executable
+from .executable import Executable, wrong_names
 
 DIGITS = 4
 """Digits shown after the decimal point."""

@@ -27,8 +27,7 @@ from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Dim
-from ..initialization.initial_values import Derived, derived
-from ..initialization.measured import Seen
+from ..initialization.initial_values import Derived, Seen, derived
 from ..initialization.moments import TYPICAL
 from ..initialization.samplers import fan_of, start_array
 from ..language.expression import Call, subexpressions

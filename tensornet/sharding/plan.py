@@ -21,8 +21,8 @@ from ..ir.node import leaf
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, free_axes, references, rename, show
 from ..ops.collectives import COLLECTIVES, MESH, VJP
-from ..planning.blocks import with_functions
 from ..planning.gradients import leaves_of
+from ..planning.planner import with_functions
 from ..planning.plans import CallStep, Plan
 from ..sizes import evaluate
 from .mesh import Mesh, Placement

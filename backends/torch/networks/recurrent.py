@@ -21,9 +21,9 @@ import torch
 from ..module import held_value
 from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_PLACE, steps
-from . import integer_kernels
+from . import rounded
 from .factorized import Factorized
-from .kept import Kept
+from .rounded import Kept
 from .running import clocked
 
 Module: TypeAlias = torch.nn.Module
@@ -118,7 +118,7 @@ class Recurrence(_Opened):
         super().__init__(base)
         nothing = [None for _ in base._flat_weights_names]
         base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
-        integers = integer_kernels.Integers(next(self.pairs())[1].weight.numel(), base.input_size)
+        integers = rounded.Integers(next(self.pairs())[1].weight.numel(), base.input_size)
         self.__dict__.update(_kept=Kept[_Flat](), _faster={}, _integers=integers)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -168,7 +168,7 @@ class Recurrence(_Opened):
 
     def _by_integers(self, cells: Any, input: Any, hx: Any) -> Any:
         """By the kernel of torch that rounds inputs and states."""
-        return integer_kernels.recurrence(self.base, cells, input, self._starts(input, hx))
+        return rounded.recurrence(self.base, cells, input, self._starts(input, hx))
 
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights."""
