@@ -95,8 +95,18 @@ def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, for `__getstate__`. A cached hash is left out: it holds in one process only."""
+    """The fields of a dataclass, for `__getstate__`. What it caches is left out: a hash holds in one process only."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def hashed_once(cls: C) -> C:
+    """Lets values of a frozen dataclass cache their hash."""
+    made: Any = cls
+    made._hash = functools.cached_property(made.__hash__)
+    made._hash.__set_name__(cls, "_hash")
+    made.__hash__ = lambda value: value._hash
+    made.__getstate__ = made.__dict__.get("__getstate__", state_of)
+    return cls
 
 
 # ---------------------------------------------------------------------------- documents

@@ -151,7 +151,7 @@ def _made_of_states(graph: tn.Graph) -> set[str]:
     """The tensors of recurrences, and what is made of them."""
     found = {name for group in graph.recurrences for name in group.names}
     for item in graph.body:
-        recurs = isinstance(item, Apply) and any(part.recurrences for part in item.graph.parts())
+        recurs = isinstance(item, Apply) and any(part.recurrences for part in item.graph.parts)
         if recurs or any(name in found for name, _ in reads(item)):
             found.update(item.defines)
     return found

@@ -229,7 +229,7 @@ def test_a_size_that_only_a_block_gives_is_that_of_its_parameters() -> None:
 def test_sizes_given_later_reach_into_blocks() -> None:
     graph = tn.model(lambda x: tower(("dense",))(x, scope="t"), inputs="x[b,i,c]", c=6)
     bound = graph.bind(b=2, i=3)
-    assert all(part.open_sizes == () for part in bound.parts())
+    assert all(part.open_sizes == () for part in bound.parts)
     assert tn.layer(str(bound)) == bound
 
 

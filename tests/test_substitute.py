@@ -331,7 +331,7 @@ def test_other_leaves_and_new_constants_are_read() -> None:
 def test_a_leaf_of_another_block_is_handed_to_it(vit: tn.Graph) -> None:
     text = "W[o,i] = S[o,j] * T[j,k] * head.W[k,i]"
     substituted = tn.substitute(vit, {"blocks.*.mlp.W1": text}, inputs="head.W", j=5)
-    assert len(list(substituted.parts())) == len(list(vit.parts()))  # the blocks are still one
+    assert len(list(substituted.parts)) == len(list(vit.parts))  # the blocks are still one
     check(vit, substituted, images())
     near = tn.substitute(vit, {"*.Wk": "W[o,i] = S[o,j] * Wq[j,i]"}, inputs="Wq")
     check(vit, near, images())

@@ -26,7 +26,7 @@ def check_real(graph: Graph) -> None:
     Raises:
         DtypeError: an equation or a constant contains some.
     """
-    for leaf in (leaf for part in graph.parts() for leaf in part.constants):
+    for leaf in (leaf for part in graph.parts for leaf in part.constants):
         if leaf.value is not None and "c" in leaf.value.dtype:
             raise DtypeError(
                 f"gradients need real numbers, and the constant '{leaf.name}' is complex", fix=REAL

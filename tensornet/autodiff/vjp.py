@@ -89,7 +89,7 @@ def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
         call.results[0]
         for call in graph.calls
         if changing.intersection(call.results)
-        and not any(is_random(equation.right) for part in call.graph.parts() for equation in part.own)
+        and not any(is_random(equation.right) for part in call.graph.parts for equation in part.own)
     )
 
 

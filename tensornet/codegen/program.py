@@ -294,7 +294,7 @@ def _rematerialized(plans: Iterable[Plan], limit: int, backend: Backend, changin
 def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:
     """The plan with all blocks as calls. If there are recurrences, also the plan with these as loops outside calls."""
     yield replace(scheduled(_apart(graph)), graph=graph)
-    if any(part.recurrences for part in graph.parts()):
+    if any(part.recurrences for part in graph.parts):
         yield replace(scheduled(_apart(inlined(graph, _recurs)), loops=True), graph=graph)
 
 
@@ -306,7 +306,7 @@ def _apart(graph: Graph) -> Graph:
 
 def _recurs(call: Apply) -> bool:
     """Whether a block contains recurrences."""
-    return any(part.recurrences for part in call.graph.parts())
+    return any(part.recurrences for part in call.graph.parts)
 
 
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:

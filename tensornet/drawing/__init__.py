@@ -132,7 +132,7 @@ def _picture(graph: Graph, unfold: bool, style: str) -> Picture:
 def _blocks(graph: Graph) -> Iterator[Diagram]:
     """The diagram of each block at any depth, once; those of blocks in blocks are named under them."""
     titles = {graph: ""}
-    for part in graph.parts():
+    for part in graph.parts:
         prefix = f"{titles[part]}." if titles[part] else ""
         for block, name in part.names_of_blocks().items():
             titles.setdefault(block, f"{prefix}{name}")

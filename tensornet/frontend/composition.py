@@ -225,7 +225,7 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
 
 def _sizes_in(graph: Graph) -> set[str]:
     """The names of sizes in a graph and its blocks, which tensors beside them may not have."""
-    return {name for part in graph.parts() for name in (*part.open_sizes, *part.bound)}
+    return {name for part in graph.parts for name in (*part.open_sizes, *part.bound)}
 
 
 def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:

@@ -124,7 +124,7 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        self.unifier = Unifier.of(self.given)
+        self.unifier = Unifier(self.given)
         self.unifier.is_weight = self.is_weight
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}

@@ -602,7 +602,7 @@ def _sizes_of_blocks(text: Text, name: str) -> list[tuple[Any, Calling]] | None:
         if own is not None and (not text.body or not isinstance(own, int)):
             return None
         found += [(own, line)] if own is not None else []
-        sized = ((part, each) for part in block.parts() for each in part.own if name in each.axes)
+        sized = ((part, each) for part in block.parts for each in part.own if name in each.axes)
         found += ((part.scope(each)[name], line) for part, each in sized)
     return found
 

@@ -154,7 +154,7 @@ def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
 
 def writes_complex(graph: Graph) -> bool:
     """Whether a graph contains a complex literal."""
-    return any(_writes_complex(equation) for part in graph.parts() for equation in part.own)
+    return any(_writes_complex(equation) for part in graph.parts for equation in part.own)
 
 
 def _writes_complex(equation: Equation) -> bool:

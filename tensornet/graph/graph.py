@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from ..codec import Scope as Prefix
-from ..codec import document, state_of
+from ..codec import document, hashed_once, state_of
 from ..display import folded, preformatted
-from ..errors import EquationError, Place, ShapeError, check_signature, near, told_in
+from ..errors import EquationError, Place, ShapeError, check_arguments, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
@@ -78,6 +78,7 @@ FORMAT, VERSION = "tensornet.graph", 2
 
 
 @document(shared=True)
+@hashed_once
 @dataclass(frozen=True)
 class Graph:
     """Equations as a value; created by `tensornet.layer` and `tensornet.model`.
@@ -100,13 +101,6 @@ class Graph:
         object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
         check_names(self.leaves, self.body, self.outputs)
         self._check_sizes()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.leaves, self.body, self.outputs, self.sizes))
 
     def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
         """Checks that the operands of a call have the dimensions and sizes that its block reads."""
@@ -195,16 +189,13 @@ class Graph:
         """The calls of blocks."""
         return tuple(item for item in self.body if isinstance(item, Apply))
 
+    @functools.cached_property
     def parts(self) -> tuple[Graph, ...]:
         """The graph and every block called in it, at any depth, each once."""
-        return self._parts
-
-    @functools.cached_property
-    def _parts(self) -> tuple[Graph, ...]:
         found: dict[Graph, None] = {self: None}
         for call in self.calls:
             if call.graph not in found:
-                found.update(dict.fromkeys(call.graph.parts()))
+                found.update(dict.fromkeys(call.graph.parts))
         return tuple(found)
 
     @functools.cached_property
@@ -311,7 +302,7 @@ class Graph:
 
     def expressions(self) -> Iterator[Expression]:
         """Every expression in the graph and in the blocks that it calls; each block is visited once."""
-        for part in self.parts():
+        for part in self.parts:
             for equation in part.own:
                 yield from equation.parts
 
@@ -750,7 +741,7 @@ class _Inlining:
 def _outer_sizes(graph: Graph) -> set[str]:
     """The names of sizes that a graph, or a block in it, gets from outside."""
     names: set[str] = set()
-    for part in graph.parts():
+    for part in graph.parts:
         own = part.by_name & set(part.bound)
         for leaf in part.leaves:
             names.update(size_names_of(leaf.dims))
@@ -771,6 +762,8 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
         EquationError: the argument is not a graph.
     """
 
+    calling = check_arguments(function)
+
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
         given = (*arguments, options.get("graph"))[0]
@@ -786,11 +779,7 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
             elif isinstance(given, str):
                 fix = "make one of the equations: tensornet.layer(…)"
             raise EquationError(f"a graph is expected here, not {shown}", fix=fix)
-        try:
-            return function(*arguments, **options)
-        except (TypeError, ValueError, RuntimeError) as error:
-            check_signature(function, error, options)
-            raise
+        return calling(*arguments, **options)
 
     return checked
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any, Protocol, TypeVar
 
-from ..codec import Part, Text, document, state_of
+from ..codec import Part, Text, document, hashed_once
 from ..errors import DtypeError, EquationError, ShapeError, checked_number, names_in, near, told_in
 from ..language.expression import fresh
 from ..language.parser import STARTS
@@ -77,6 +77,7 @@ class Constant:
 
 
 @document()
+@hashed_once
 @dataclass(frozen=True)
 class Leaf:
     """A tensor that no equation defines.
@@ -92,15 +93,6 @@ class Leaf:
     start: tuple[Annotated[str, STARTS], float] | Constant | None = None
     value: Constant | None = None
     holds: Element | None = None
-
-    __getstate__ = state_of
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.kind, self.dims))
 
     @functools.cached_property
     def shape(self) -> tuple[Any, ...]:

@@ -129,14 +129,12 @@ class Shorter:
     Attributes:
         ref: the tensor, as it is read.
         position: the dimension.
-        size: the size of the dimension.
         left: the number of positions that are not read.
         back: whether these are the first positions.
     """
 
     ref: Ref
     position: int
-    size: int
     left: int
     back: bool
 
@@ -458,8 +456,8 @@ class _Walk:
         elif self.shorter is None:
             self._tell(scope, axis, fit.size, ref)
         else:
-            size, room, step = map(self._value, (window.size, fit.room, fit.step))
-            self.shorter.append(Shorter(ref, window.position, size, room - abs(step) * (told - 1), step < 0))
+            room, step = map(self._value, (fit.room, fit.step))
+            self.shorter.append(Shorter(ref, window.position, room - abs(step) * (told - 1), step < 0))
 
     def _value(self, size: Any) -> Any:
         return evaluate(size, self.bound)

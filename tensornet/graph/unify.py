@@ -18,27 +18,20 @@ class Unifier:
     """Open sizes, their solutions, and the integers that some of them are bound to.
 
     Args:
-        bound: sizes with an integer value; they stay symbols in formulas.
-        given: sizes that are formulas; each replaces its axis everywhere.
+        sizes: given sizes. Integers stay symbols in formulas; a formula replaces its axis everywhere.
 
     Attributes:
         declared: the names in sizes of declared tensors. These stay; others give way.
         is_weight: whether a name is a parameter that is as long as where it is read first.
     """
 
-    def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
-        self.bound = dict(bound)
+    def __init__(self, sizes: Mapping[str, Any]) -> None:
+        self.bound: dict[str, int] = {name: size for name, size in sizes.items() if isinstance(size, int)}
+        given = {name: size for name, size in sizes.items() if name not in self.bound}
         self.declared: set[str] = set()
         self.is_weight: Callable[[str], bool] = lambda name: False
-        given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
-
-    @classmethod
-    def of(cls, sizes: Mapping[str, Any]) -> Unifier:
-        """A unifier with given sizes, integers and expressions."""
-        known = {name: size for name, size in sizes.items() if isinstance(size, int)}
-        return cls(known, {name: size for name, size in sizes.items() if name not in known})
 
     def check_circles(self) -> None:
         """Raises an error if given formulas depend on each other in a cycle."""

@@ -28,6 +28,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+from ..codec import hashed_once
 from ..graph.leaves import Leaf
 from ..ops.record import Element
 from ..ops.structure import CONCAT, PAD
@@ -45,6 +46,7 @@ Sizes: TypeAlias = "Sequence[Size] | Mapping[Axis, Size]"
 """The sizes of axes: of numbered ones in order, of any others by axis."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Affine:
     """A position: offset + Σ step · axis.
@@ -56,13 +58,6 @@ class Affine:
 
     terms: tuple[tuple[Axis, Size], ...] = ()
     offset: Size = 0
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.terms, self.offset))
 
     @functools.cached_property
     def axis(self) -> Axis | None:

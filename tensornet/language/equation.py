@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
-from ..codec import document, state_of
+from ..codec import document, hashed_once
 from ..errors import EquationError, Place, TensornetWarning, near, told_in, warn
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, SIGNS
@@ -41,6 +41,7 @@ from .expression import (
 
 
 @document(text=str)
+@hashed_once
 @dataclass(frozen=True)
 class Equation:
     """`name[left] = right`, with every sum explicit in `Contraction.summed`."""
@@ -49,15 +50,6 @@ class Equation:
     left: tuple[str | tuple[str, ...], ...]
     right: Expression
     place: Place | None = field(default=None, compare=False, repr=False)
-
-    __getstate__ = state_of
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.left, self.right))
 
     @functools.cached_property
     def parts(self) -> tuple[Expression, ...]:

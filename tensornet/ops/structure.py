@@ -80,10 +80,9 @@ def _is_cut(amount: Expression) -> bool:
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
-    """The source of padding: a slice removes positions, and an operation of the backend adds them.
+    """The source of padding: an operation of the backend adds positions, and a slice removes some.
 
-    A shift along an axis that may be shorter than what is removed adds first. So does an amount whose sign depends on
-    open sizes, such as `2 - n`.
+    An amount whose sign depends on open sizes, such as `2 - n`, adds where it is positive.
     """
     ref = cast("Ref", call.arguments[0])
     text, fill, layout = writer.atomic(ref), writer.options(call)["value"], layout_of(ref)
@@ -97,27 +96,10 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
         return f"{text}{cuts}"
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
     backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
-    shifted = any(
-        slice_ != ":" and _grows_first(writer.extent((axis,)), pair)
-        for axis, slice_, pair in zip(layout, cut, grown, strict=True)
-    )
-    uncertain = all(amount.startswith(_AT_LEAST_0) for amount in amounts)
-    first, last = ("", cuts) if shifted or uncertain else (cuts, "")
-    made = writer.op(
-        call.function, f"{text}{first}", pairs=f"({forwards})", backwards=f"({backwards})", value=fill
-    )
-    return f"({made} if {' or '.join(amounts)} else {text}){last}" if uncertain else f"{made}{last}"
-
-
-def _grows_first(extent: str, added: Sequence[str]) -> bool:
-    """Whether adding positions to an axis must precede a removal: that may be of more than there are.
-
-    Args:
-        extent: the number of positions that are left.
-        added: how many are added before and after.
-    """
-    known = all(each.isdigit() for each in (extent, *added))
-    return any(each != "0" for each in added) and (not known or int(extent) < sum(map(int, added)))
+    made = writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
+    if all(amount.startswith(_AT_LEAST_0) for amount in amounts):
+        made = f"({made} if {' or '.join(amounts)} else {text})"
+    return f"{made}{cuts}"
 
 
 _AT_LEAST_0 = "max(0, "

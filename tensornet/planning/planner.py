@@ -471,7 +471,7 @@ def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
         around: the scopes whose calls are always kept, where each block runs on its own, under its own scope.
             None if no block does.
     """
-    blocks = (call.graph for part in graph.parts() for call in part.calls)
+    blocks = (call.graph for part in graph.parts for call in part.calls)
     sites = Counter(in_numbers(block) for block in blocks if _is_function(block))
     held = defaultdict[str, set[Graph]](set)
     for scope, block in _held(graph):

@@ -425,7 +425,7 @@ def check_arrays(names: Sequence[str], arrays: Sequence[Any], backend: Backend) 
 
 def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
     """Raises an error if a function such as the maximum runs over an axis without positions."""
-    for part in graph.parts():
+    for part in graph.parts:
         known = {**graph.bound, **sizes, **part.bound}
         found = (each for equation in part.own for each in equation.parts if isinstance(each, Call))
         for call in (each for each in found if FUNCTIONS[each.function].needs_position):

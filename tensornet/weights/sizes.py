@@ -20,7 +20,7 @@ class ModelSizes:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         values: dict[str, set[Any]] = {}
-        for part in graph.parts():
+        for part in graph.parts:
             for name in names_of_sizes(part):
                 values.setdefault(name, set()).add(evaluate(symbol(name), part.bound))
         agreed = {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
