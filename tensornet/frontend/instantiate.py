@@ -1,6 +1,7 @@
-"""Instantiation: a graph in the sizes of its caller, after the sizes of its inputs and of its operands are unified.
+"""Instantiation of blocks: in the sizes of their callers, and unrolling along an axis.
 
-Unrolling along an axis gives a block's equations with the axis as one more dimension:
+The sizes of its inputs and of its operands are unified first. Unrolling gives a block's equations with the axis as one
+more dimension:
 
     z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])          in the block
     h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h.before[b,t,p] * U[o,p])
