@@ -98,7 +98,7 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> frozenset[str]:
             inside = _positions(item.graph, frozenset(output for output, name in item.made if name in found))
             found.update(name for leaf, name in item.names().items() if leaf in inside)
         elif item.name in found:
-            found.update(ref.name for ref in _handed_on(item.right))
+            found.update(ref.name for ref in read_in(item.right))
     return frozenset(found)
 
 
@@ -108,11 +108,11 @@ def _telling(part: Expression) -> Iterator[Ref]:
         case Ref(_, index):
             yield from (ref for entry in index if is_computed_index(entry) for ref in read_in(entry))
         case Call(ONEHOT.name, (told,)):
-            yield from _handed_on(told)
+            yield from read_in(told)
 
 
 def read_in(entry: Expression) -> Iterator[Ref]:
-    """The tensors that hold the positions in an entry of brackets; not those in which `argmax` finds positions."""
+    """The tensors whose elements reach the positions in an entry; not those in which `argmax` finds positions."""
     if isinstance(entry, Ref):
         yield entry
     elif not finds_positions(entry):
@@ -126,15 +126,6 @@ def finds_positions(entry: Expression) -> bool:
         return False
     row = FUNCTIONS[entry.function]
     return row.yields == "position" or row.converts is Element.WHOLE
-
-
-def _handed_on(expression: Expression) -> Iterator[Ref]:
-    """Tensors whose elements reach the value of an expression; not operands of functions that yield positions."""
-    if isinstance(expression, Ref):
-        yield expression
-    if not finds_positions(expression):
-        for part in parts_of(expression):
-            yield from _handed_on(part)
 
 
 def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
