@@ -31,7 +31,7 @@ def check_real(graph: Graph) -> None:
             raise DtypeError(
                 f"gradients need real numbers, and the constant '{leaf.name}' is complex", fix=REAL
             )
-    for part in graph.expressions():
+    for part in (part for block in graph.parts for equation in block.own for part in equation.parts):
         if isinstance(part, Literal) and isinstance(part.value, complex):
             raise DtypeError(f"gradients need real numbers, and {part.value} is complex", part.place, REAL)
 

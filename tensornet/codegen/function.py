@@ -80,7 +80,7 @@ def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, .
 
 def has_dropout(graph: Graph) -> bool:
     """Whether the function of a graph takes `training=`."""
-    return any(isinstance(part, Call) and FUNCTIONS[part.function].trains for part in graph.expressions())
+    return any(FUNCTIONS[call.function].trains for call in graph.called())
 
 
 def _is_own(step: CallStep) -> bool:

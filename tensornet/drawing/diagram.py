@@ -25,6 +25,7 @@ from ..language.expression import (
     parts_of,
     show_index,
     subexpressions,
+    terms_in,
 )
 from ..ops.along_axes import PREVIOUS
 from ..ops.structure import INDEX
@@ -231,9 +232,9 @@ def networks_of(graph: Graph) -> tuple[Diagram, ...]:
     if len(graph.body) != 1 or not isinstance(graph.body[0], Equation):
         return ()
     equation = graph.body[0]
-    right = equation.right
-    terms = right.arguments if isinstance(right, Call) and right.function == "add" else (right,)
-    products = [term.factors if isinstance(term, Contraction) else (term,) for term in terms]
+    products = [
+        term.factors if isinstance(term, Contraction) else (term,) for term in terms_in(equation.right)
+    ]
     networks = [[factor for factor in factors if _is_node(factor)] for factors in products]
     if [*map(len, networks)] != [*map(len, products)] or max(map(len, networks)) < 2:
         return ()

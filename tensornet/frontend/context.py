@@ -25,13 +25,14 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     axes_windowed,
+    calls_in,
     occurring,
     parts_of,
     references,
     remade_axes,
-    subexpressions,
 )
 from ..language.parser import parse_names
+from ..ops.record import names_in
 from ..sizes import as_size, size_names, symbol
 from .instantiate import Matched
 
@@ -227,8 +228,7 @@ class Text:
         dims, lengths = list[Dim](), dict(enumerate(self.lengths.get(ref.name, ())))
         for position, entry in enumerate(ref.index):
             if isinstance(entry, str | tuple):
-                names = [entry] if isinstance(entry, str) else entry
-                dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
+                dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names_in(entry)))
             else:
                 name = axis_without_name(ref.name, position)
                 dims.append((Axis(name, lengths.get(position) or symbol(name)),))
@@ -368,5 +368,4 @@ def window_axes(lines: Iterable[Equation]) -> set[str]:
 
 def remade_in(expression: Expression) -> set[str]:
     """The axes that functions in an expression resize."""
-    calls = (part for part in subexpressions(expression) if isinstance(part, Call))
-    return {axis for call in calls for axis in remade_axes(call)}
+    return {axis for call in calls_in(expression) for axis in remade_axes(call)}

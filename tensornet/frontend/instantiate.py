@@ -283,7 +283,7 @@ def _axis_names(graph: Graph) -> set[str]:
     belongs to the model."""
     names = {axis.name for dims in graph.named.values() for dim in dims for axis in dim} | {"lead"}
     for equation in graph.own:
-        names.update(equation.axes, *(part.axes for part in equation.parts if isinstance(part, Call)))
+        names.update(equation.axes, *(part.axes for part in equation.called))
     return names
 
 

@@ -24,7 +24,6 @@ from ..language.equation import (
 )
 from ..language.expression import (
     ELLIPSIS,
-    Call,
     Index,
     Literal,
     Ref,
@@ -376,7 +375,7 @@ def _windowed(statements: Iterable[Statement]) -> set[str]:
         if isinstance(each, Definition):
             found |= _windowed(each.statements)
         elif isinstance(each, Equation):
-            calls = (part.axes for part in each.parts if isinstance(part, Call))
+            calls = (part.axes for part in each.called)
             found |= window_axes([each]) & {*axes_of_index(each.left), *itertools.chain(*calls)}
     return found
 

@@ -259,7 +259,7 @@ def _whole(text: Text, line: Equation) -> Equation:
 def _check_given(text: Text, line: Equation, scope: Scope) -> None:
     """Makes a size that the user gave hold wherever the axis is named. Where concat or pad resizes it, one size in the
     line is the given one, as it holds before or after; in lines below it may be longer or shorter."""
-    resizing = {axis: part for part in line.parts if isinstance(part, Call) for axis in remade_axes(part)}
+    resizing = {axis: part for part in line.called for axis in remade_axes(part)}
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
             if isinstance(entry, str) and entry in text.strict - text.remade and entry not in resizing:
@@ -540,7 +540,7 @@ def _declare_leaves(text: Text, line: Equation) -> None:
     new = {ref.name for ref in line.references if text.known.get(ref.name, Known("")).dims is None}
     for ref in line.references if new else ():
         text.known.setdefault(ref.name, Known("parameter", place=ref.place))
-    calls = (part for part in line.parts if isinstance(part, Call) and remade_axes(part))
+    calls = (part for part in line.called if remade_axes(part))
     resized = new & {ref.name for call in calls for ref in references(call)}
     for names in filter(None, (resized, new - resized)):
         for ref, scope in _unknown(text, line.right):

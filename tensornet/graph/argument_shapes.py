@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import Place, ShapeError
-from ..language.expression import ELLIPSIS, Call, show_entry
+from ..language.expression import ELLIPSIS, show_entry
 from ..ops.structure import amounts_in, is_inside
 from ..sizes import evaluate, name_of, size_names, solve_size, symbol
 from .graph import Graph
@@ -56,8 +56,8 @@ def least_lengths(graph: Graph) -> Iterator[tuple[int, int, int]]:
     the dimension, and how many positions."""
     least: dict[str, int] = {}
     for equation in graph.flat.own:
-        for part in equation.parts:
-            if isinstance(part, Call) and is_inside(part):
+        for part in equation.called:
+            if is_inside(part):
                 sizes = graph.flat.scope(equation).inside(part)
                 for more in (scalar_size(each, sizes) for _, each in amounts_in(part)):
                     needed = {name: evaluate(more + symbol(name), graph.bound) for name in size_names(more)}

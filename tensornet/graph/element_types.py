@@ -166,7 +166,7 @@ def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -
     for equation in equations:
         operands = [f"'{ref.name}' is complex" for ref in equation.references if ref.name in found]
         operands += ["a number here is complex"] if _writes_complex(equation) else []
-        called = [FUNCTIONS[part.function] for part in equation.parts if isinstance(part, Call)]
+        called = [FUNCTIONS[part.function] for part in equation.called]
         refusing = [function.name for function in called if function.complex == "refused"]
         if operands and refusing:
             raise DtypeError(

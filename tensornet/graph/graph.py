@@ -29,7 +29,6 @@ from ..errors import EquationError, Place, ShapeError, check_arguments, near, to
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
-    Expression,
     Ref,
     Size,
     Taken,
@@ -143,7 +142,7 @@ class Graph:
             block.check_at(known)
         for equation in self.own:
             entries = (entry for ref in equation.references for entry in ref.index)
-            slices = (part for part in equation.parts if isinstance(part, Call) and is_inside(part))
+            slices = (part for part in equation.called if is_inside(part))
             if any(slices) or any(isinstance(entry, int) or is_computed_index(entry) for entry in entries):
                 scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
@@ -291,28 +290,24 @@ class Graph:
         names = size_names_of(dim for dims in self.named.values() for dim in dims)
         for equation in self.own:
             names.update(spoken_sizes(equation))
-            for part in equation.parts:
-                if isinstance(part, Call):
-                    names |= set(FUNCTIONS[part.function].makes(part.axes)) - equation.axes
+            for part in equation.called:
+                names |= set(FUNCTIONS[part.function].makes(part.axes)) - equation.axes
         for size in self.bound.values():
             names.update(size_names(size))
         for call in self.calls:
             names.update(call.graph.open_sizes)
         return tuple(sorted(names - set(self.bound)))
 
-    def expressions(self) -> Iterator[Expression]:
-        """Every expression in the graph and in the blocks that it calls; each block is visited once."""
-        for part in self.parts:
-            for equation in part.own:
-                yield from equation.parts
+    def called(self) -> Iterator[Call]:
+        """Every call of a function in the graph and in the blocks that it calls; each block is visited once."""
+        return (call for part in self.parts for equation in part.own for call in equation.called)
 
     # ---- pickling
 
     def __getstate__(self) -> dict[str, Any]:
         """Its fields, with the functions in it that the user registered."""
         made = state_of(self)
-        named = (part.function for part in self.expressions() if isinstance(part, Call))
-        return made | {"registered": pack(named)}
+        return made | {"registered": pack(call.function for call in self.called())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         unpack(state["registered"])
@@ -323,11 +318,11 @@ class Graph:
     def _size_lines(self) -> dict[str, Any]:
         """The sizes that have a value, and those that equations mention and no axis is named after. Without a line
         of their own, the latter would be parsed as parameters."""
-        parts = [part for equation in self.own for part in equation.parts]
         axes = {axis.name for leaf in self._declared() for dim in leaf.dims for axis in dim}
-        axes.update(*(equation.axes for equation in self.own))
-        axes.update(*(part.axes for part in parts if isinstance(part, Call)))
-        spoken = {part.axis for part in parts if isinstance(part, Size)}
+        spoken = set[str]()
+        for equation in self.own:
+            axes.update(equation.axes, *(part.axes for part in equation.called))
+            spoken.update(part.axis for part in equation.parts if isinstance(part, Size))
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
     def _declared(self) -> tuple[Leaf, ...]:

@@ -28,6 +28,7 @@ from ..language.expression import (
     parts_of,
 )
 from ..ops.along_axes import STEPS
+from ..ops.record import names_in
 from ..sizes import invert_size, name_of, put_in, size_names, symbol, terms_of
 from .leaves import Called, Leaf
 from .shape_inference import Axis, Dim, Scope, scope_of
@@ -87,7 +88,7 @@ def late(equation: Equation) -> list[Ref]:
 
 def _outer(equation: Equation) -> Sequence[Expression]:
     """The parts of an equation. Of nested steps, only the outermost and the starts; not the tensor that they read."""
-    if not _STEP_OF.keys() & {part.function for part in equation.parts if isinstance(part, Call)}:
+    if not _STEP_OF.keys() & {part.function for part in equation.called}:
         return equation.parts
     waiting, found = [equation.right], list[Expression]()
     while waiting:
@@ -242,11 +243,10 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
 
 def _steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
     """The steps by which an equation reads tensors at other positions, each with its tensor."""
-    for part in equation.parts:
-        if isinstance(part, Call) and is_step(part):
-            inner, _ = _below(part)
-            if isinstance(inner, Ref):
-                yield part, inner
+    for step in filter(is_step, equation.called):
+        inner, _ = _below(step)
+        if isinstance(inner, Ref):
+            yield step, inner
 
 
 def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:
@@ -343,7 +343,7 @@ def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
     def axis(name: str) -> Axis:
         return Axis(name, told.get(name, symbol(f"{equation.name}{_MARK}{name}")))
 
-    return tuple(tuple(map(axis, [entry] if isinstance(entry, str) else entry)) for entry in equation.left)
+    return tuple(tuple(map(axis, names_in(entry))) for entry in equation.left)
 
 
 def _named(dim: Dim) -> Dim:

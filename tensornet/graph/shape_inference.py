@@ -31,6 +31,7 @@ from ..language.expression import (
     show_index,
     sum_of,
 )
+from ..ops.record import names_in
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
 from ..sizes import (
@@ -556,11 +557,7 @@ def _factor_expression(factor: Any) -> Expression:
 
 def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
     """The dimensions of the result of an equation."""
-    dims: list[Dim] = []
-    for entry in equation.left:
-        names = (entry,) if isinstance(entry, str) else entry
-        dims.append(tuple(Axis(name, scope[name]) for name in names))
-    return tuple(dims)
+    return tuple(tuple(Axis(name, scope[name]) for name in names_in(entry)) for entry in equation.left)
 
 
 def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeError:

@@ -41,7 +41,15 @@ from ..graph.graph import Graph
 from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, free_axes, subexpressions
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    calls_in,
+    free_axes,
+)
 from ..ops.record import STANDARD, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
@@ -316,5 +324,4 @@ def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
 
 def _averaging(right: Expression) -> list[Call]:
     """The calls whose values sum to one: the weights of averages."""
-    calls = (part for part in subexpressions(right) if isinstance(part, Call))
-    return [call for call in calls if FUNCTIONS[call.function].sums_to_one]
+    return [call for call in calls_in(right) if FUNCTIONS[call.function].sums_to_one]

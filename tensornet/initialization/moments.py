@@ -29,6 +29,7 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
+    calls_in,
     free_axes,
     is_scalar,
     references,
@@ -301,8 +302,7 @@ class Starts:
 
     def is_weight(self, expression: Expression) -> bool:
         """Whether a value depends on parameters and constants alone, and not on positions along an axis."""
-        calls = (part for part in subexpressions(expression) if isinstance(part, Call))
-        if any(FUNCTIONS[call.function].of_axis_alone for call in calls):
+        if any(FUNCTIONS[call.function].of_axis_alone for call in calls_in(expression)):
             return False
         names = [ref.name for ref in references(expression)]
         return bool(names) and all(name in self.leaves for name in names)

@@ -32,6 +32,7 @@ from ..language.expression import (
     product_of,
     sum_of,
 )
+from ..ops.record import entry_of
 from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import put_in
@@ -250,7 +251,7 @@ class Line:
                 found = tuple(self.axes.named(each, axis) for axis in axes)
                 names.update(zip(axes, found, strict=True))
                 dims.append(tuple(Axis(names[axis], size_of(each, axis)) for axis in axes))
-            left.append(found[0] if len(found) == 1 else found)
+            left.append(entry_of(found))
         return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
 
     # ---- expressions
@@ -381,7 +382,7 @@ class Line:
             return names[entry.axis]
         if fills(entry, each.sizes, length, self.naming.same):
             found = tuple(names[axis] for axis, _ in entry.terms)
-            return found if len(found) > 1 else found[0]
+            return entry_of(found)
         return cast("Index", self._position(self.axes.in_order(each, entry, length), names))
 
     def _place(self, offset: Size, length: Size) -> Index:

@@ -21,12 +21,12 @@ from .expression import (
     Expression,
     Literal,
     Ref,
+    calls_in,
     contraction,
     is_random,
     is_scalar,
     occurring,
     scalar_value,
-    subexpressions,
     sum_of,
     transform,
     without,
@@ -106,8 +106,7 @@ def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
 def _made_of(row: Function) -> frozenset[str]:
     if not row.expansion:
         return frozenset({row.name, *_TURNED.get(row.name, ())})
-    parts = subexpressions(rule_of(row.expansion))
-    return canonical_functions(part.function for part in parts if isinstance(part, Call))
+    return canonical_functions(call.function for call in calls_in(rule_of(row.expansion)))
 
 
 def value_of(expression: Expression, sizes: Mapping[str, int] | None = None) -> int | float | complex | None:

@@ -22,6 +22,7 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
+    calls_in,
     free_axes,
     is_computed_index,
     is_scalar,
@@ -36,6 +37,7 @@ from .expression import (
     show,
     show_index,
     subexpressions,
+    terms_in,
     transform,
 )
 
@@ -55,6 +57,11 @@ class Equation:
     def parts(self) -> tuple[Expression, ...]:
         """The right side and all its subexpressions; cached because most rewrites use them."""
         return subexpressions(self.right)
+
+    @functools.cached_property
+    def called(self) -> tuple[Call, ...]:
+        """Every call of a function, in the order of the text."""
+        return tuple(part for part in self.parts if isinstance(part, Call))
 
     @functools.cached_property
     def references(self) -> tuple[Ref, ...]:
@@ -294,9 +301,8 @@ def resolve(
 
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, None)
-    for part in subexpressions(resolved):
-        if isinstance(part, Call):
-            _check_call(part, axes)
+    for call in calls_in(resolved):
+        _check_call(call, axes)
     _check_placed(resolved)
     return resolved
 
@@ -313,7 +319,7 @@ def _neither(name: str, place: Place | None, ref: Ref, axes: Collection[str]) ->
 
 def _is_distance(entry: Index, axes: Collection[str]) -> bool:
     """Whether an entry of brackets, as it was parsed, is the difference of two axes: `j - i + n - 1`."""
-    terms = entry.arguments if isinstance(entry, Call) and entry.function == "add" else ()
+    terms = terms_in(entry) if isinstance(entry, Call) else ()
     having = [term for term in terms if any(each.name in axes for each in references(term))]
     return len(having) > 1 and any(
         isinstance(term, Contraction) and term.factors[0] == Literal(-1) for term in having

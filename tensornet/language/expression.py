@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
 
 from ..errors import EquationError, Place
+from ..ops.record import axes_in
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from ..syntax import Call, Contraction, Expression, Index, Literal, Ref, Size, Span
@@ -228,8 +229,7 @@ def occurring(expression: Expression) -> frozenset[str]:
 
 def placed_axes(expression: Expression) -> set[str]:
     """The axes whose positions an expression uses, as `index` calls."""
-    parts = (part for part in subexpressions(expression) if isinstance(part, Call))
-    return {axis for part in parts if part.function == INDEX.name for axis in part.axes}
+    return {axis for call in calls_in(expression) if call.function == INDEX.name for axis in call.axes}
 
 
 def sized_by_name(expression: Expression) -> set[str]:
@@ -287,8 +287,7 @@ def parts_of(expression: Expression) -> Sequence[Expression]:
 def _positions(ref: Expression) -> Sequence[Expression]:
     """The expressions of positions in brackets."""
     assert isinstance(ref, Ref)
-    entries = (each for entry in ref.index for each in (entry if isinstance(entry, tuple) else (entry,)))
-    return tuple(filter(is_computed_index, entries))
+    return tuple(filter(is_computed_index, axes_in(ref.index)))
 
 
 def _with_positions(index: tuple[Any, ...], positions: Iterator[Expression]) -> tuple[Any, ...]:
@@ -310,12 +309,15 @@ def references(expression: Expression) -> Iterator[Ref]:
     return (part for part in subexpressions(expression) if isinstance(part, Ref))
 
 
+def calls_in(expression: Expression) -> Iterator[Call]:
+    """Every call in the expression, in the order of the text."""
+    return (part for part in subexpressions(expression) if isinstance(part, Call))
+
+
 @_kept
 def is_random(expression: Expression) -> bool:
     """Whether the value is random, so that it differs at each evaluation."""
-    return any(
-        isinstance(part, Call) and FUNCTIONS[part.function].random for part in subexpressions(expression)
-    )
+    return any(FUNCTIONS[call.function].random for call in calls_in(expression))
 
 
 def is_scalar(expression: Expression) -> bool:

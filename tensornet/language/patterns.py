@@ -28,6 +28,7 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
+    calls_in,
     is_scalar,
     placed_axes,
     product_of,
@@ -131,8 +132,7 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     axes = meaning.axes or tuple(axis for axis in holders if axis not in left)
     partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
-    called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
-    is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
+    is_complex = all(FUNCTIONS[each.function].complex == "taken" for each in calls_in(right))
     return Pattern(form, _functions(form), read, holders, left, axes, partial, placed, is_complex)
 
 
@@ -304,8 +304,7 @@ def _kernel(name: str, computes: str, own: Mapping[str, Any]) -> Function:
     if len(set(pattern.holders.values())) < len(pattern.holders):  # it is called with tensors alone
         message = f"{what}: two axes occur in the same tensors, and only index(…) tells them apart"
         raise EquationError(message, fix="pass the positions as a tensor, `p[i]`")
-    calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
-    if any(FUNCTIONS[call.function].trains for call in calls):
+    if any(FUNCTIONS[call.function].trains for call in calls_in(pattern.expression)):
         fix = "write it outside the kernel, which does not know whether it is training"
         raise EquationError(f"{what}, which is random", fix=fix)
     numbers = tuple((number, 0.0) for number in pattern.numbers)

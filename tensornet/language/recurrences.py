@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, told_in
 from ..ops.along_axes import STEPS
+from ..ops.record import axes_in
 from ..ops.structure import INDEX
 from .equation import AlongAxis, Calling, Declaration, Equation, Opening, Statement
 from .expression import (
@@ -297,7 +298,7 @@ class _Reading:
 def _is_plain(start: Start) -> bool:
     """Whether a start is a number, or a tensor indexed by axes of the tensor that it starts, each once."""
     if isinstance(start.right, Ref) and start.right.index:
-        own, read = (_flat(each) for each in (with_entries(start.left, start.at), start.right.index))
+        own, read = (axes_in(each) for each in (with_entries(start.left, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
     return not any(references(start.right)) and not occurring(start.right)
 
@@ -305,7 +306,7 @@ def _is_plain(start: Start) -> bool:
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
     """Whether a tensor is read in other parts than its start has, or with one axis in two dimensions."""
     both = [[*map(_parts, with_entries(each, start.at))] for each in (start.left, index)]
-    read = _flat(index)
+    read = axes_in(index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
     return len(start.left) == len(index) and apart
 
@@ -318,7 +319,7 @@ def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
 
 def _parts(entry: Index) -> int:
     """The number of axes in an entry of brackets that consists of axes; 0 for any other entry."""
-    names = entry if isinstance(entry, tuple) else (entry,)
+    names = axes_in((entry,))
     return len(names) if all(isinstance(each, str) for each in names) else 0
 
 
@@ -356,17 +357,14 @@ def _given(
         raise EquationError(f"the start of '{start.name}' has other axes", start.place, fix)
     if start.right == Literal(0):
         return ()
-    pairs = zip(_flat(with_entries(start.left, start.at)), _flat(with_entries(index, start.at)), strict=True)
+    pairs = zip(
+        axes_in(with_entries(start.left, start.at)), axes_in(with_entries(index, start.at)), strict=True
+    )
     found = rename(start.right, {old: new for old, new in pairs if old != new})
     for axis, by in before:
         for _ in range(abs(by) if axis in free_axes(found) else 0):
             found = Call(STEPS[_side(by)], (found,), (axis,))
     return (found,)
-
-
-def _flat(index: Iterable[Any]) -> list[Any]:
-    """The entries of brackets, with composites split into their parts."""
-    return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def with_entries(index: tuple[Any, ...], at: int, *entries: Any) -> tuple[Any, ...]:
@@ -411,7 +409,7 @@ def _in_brackets(part: Expression, lefts: Mapping[str, Any], starts: dict[_Key, 
     ref, axis, side, given = found
     at, left = ref.index.index(axis), lefts[ref.name]
     left = left if [*map(_parts, left)] == [*map(_parts, ref.index)] else ref.index
-    names = dict(zip(_flat(ref.index), _flat(left), strict=True))
+    names = dict(zip(axes_in(ref.index), axes_in(left), strict=True))
     for far, right in enumerate(given, 1):
         if right is not None:
             right = rename(_in_brackets(right, lefts, starts), names)

@@ -44,7 +44,7 @@ from ..language.expression import (
     references,
     transform,
 )
-from ..ops.record import Entry, Left, Value, common, extent, names_in, sizes_of
+from ..ops.record import Entry, Left, Value, common, entry_of, extent, names_in, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.constant_folding import is_invariant
 from ..planning.plans import AnyStep, Plan, Step
@@ -75,11 +75,6 @@ class Stored:
         """The size of each of its axes, by the labels in `logical`."""
         axes = (axis for dim in self.dims for axis in dim)
         return {label: axis.size for label, axis in zip(itertools.chain(*self.logical), axes, strict=True)}
-
-
-def entry_of(axes: tuple[str, ...]) -> Entry:
-    """The dimension with these axes: a single axis, or a composite."""
-    return axes[0] if len(axes) == 1 else axes
 
 
 def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:

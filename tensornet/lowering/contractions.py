@@ -22,6 +22,7 @@ from ..language.expression import (
     Expression,
     Ref,
     axes_of_index,
+    divisor_of,
     fresh,
     is_scalar,
     product_of,
@@ -32,7 +33,7 @@ from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
 from ..sizes import symbol
 from .context import LoweringContext
-from .pointwise import Operand, combine, is_reciprocal, operand
+from .pointwise import Operand, combine, operand
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
@@ -106,7 +107,8 @@ def _scaled(context: LoweringContext, value: Value, scalars: list[Expression]) -
 
 def _may_divide_by_zero(number: Expression) -> bool:
     """Whether a number is the reciprocal of 0, or of a number that is not known yet."""
-    return is_reciprocal(number) and not scalar_value(number.arguments[0])  # type: ignore[union-attr]
+    below = divisor_of(number)
+    return below is not None and not scalar_value(below)
 
 
 # ---------------------------------------------------------------------------- order
@@ -285,7 +287,7 @@ def _linear(way: Strategy, a: Value, b: Value) -> Strategy:
 
 def lower_quotient(context: LoweringContext, factors: tuple[Expression, ...], wanted: Layout | None) -> Value:
     """Lowers a product that sums nothing, from left to right: `a * b / c * d` has one division, of `a * b`."""
-    last = max(n for n, factor in enumerate(factors) if is_reciprocal(factor))
+    last = max(n for n, factor in enumerate(factors) if divisor_of(factor))
     value = _divided(context, *_division(context, factors[: last + 1], wanted))
     scalars, values = _factors(context, factors[last + 1 :])
     return _multiply(context, [value, *values], scalars, (), wanted) if scalars or values else value
@@ -312,7 +314,7 @@ def _quotient(above: Expression, below: Expression) -> Expression:
 def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """Lowers the rounding of a number. A quotient of integers is one integer division, without a fraction."""
     match call.arguments[0]:
-        case Contraction((_, *_, last) as factors, ()) if is_reciprocal(last):
+        case Contraction((_, *_, last) as factors, ()) if divisor_of(last):
             above, below = _division(context, factors, wanted)
             if above.value is not None and above.is_whole and _is_whole_divisor(below):
                 return combine(

@@ -29,20 +29,21 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    divisor_of,
     free_axes,
     is_scalar,
     occurring,
     scalar_value,
     transform,
 )
-from ..ops.record import Reached, Value
+from ..ops.record import Reached, Value, names_in
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import AnyStep, CallStep, Plan, Result
 from ..planning.target import Target
 from .calls import Planned, lower_block, lower_call
 from .context import Line, Lines, LoweringContext, Stored, read
 from .contractions import lower_contraction, lower_quotient
-from .pointwise import applied, is_reciprocal
+from .pointwise import applied
 
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
@@ -146,7 +147,7 @@ def _lower_expression(context: _Lowering, expression: Expression, wanted: Layout
         case _ if is_scalar(expression):
             number = context.scalar(expression)
             return context.emit((), number, [], of_number(number))
-        case Contraction(factors, ()) if any(map(is_reciprocal, factors[1:])):
+        case Contraction(factors, ()) if any(map(divisor_of, factors[1:])):
             return lower_quotient(context, factors, wanted)
         case Contraction():
             return lower_contraction(context, expression, wanted)
@@ -191,7 +192,7 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
         context.readers[variable] += context.readers[equation.name] - 1
     missing = set(context.written) - set(value.layout)
     assert not missing, f"{equation} lost {missing}"
-    logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
+    logical = tuple(map(names_in, equation.left))
     dims = context.lines.dims[equation.name]
     context.stored[equation.name] = Stored(variable, value.left, logical, dims, value.element)
 

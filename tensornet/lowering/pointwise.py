@@ -18,6 +18,7 @@ from ..language.expression import (
     Literal,
     Ref,
     axes_of_index,
+    divisor_of,
     free_axes,
     is_scalar,
     product_of,
@@ -77,7 +78,7 @@ def operand(
     if scaled and isinstance(expression, Contraction) and not expression.summed:
         factors = expression.factors
         tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
-        if len(tensors) == 1 and not (tensors[0] and is_reciprocal(factors[tensors[0]])):
+        if len(tensors) == 1 and not (tensors[0] and divisor_of(factors[tensors[0]])):
             (at,) = tensors
             before, after = (
                 tuple(context.scalar(each) for each in part) for part in (factors[:at], factors[at + 1 :])
@@ -121,10 +122,6 @@ def _exact_together(context: LoweringContext, terms: list[Operand]) -> list[Oper
         return terms
     total = combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), exact)
     return [*(each for each in terms if each not in exact), Operand(total)]
-
-
-def is_reciprocal(factor: Expression) -> bool:
-    return isinstance(factor, Call) and factor.function == "reciprocal"
 
 
 # ---------------------------------------------------------------------------- the order of the result

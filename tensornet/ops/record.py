@@ -43,6 +43,11 @@ def layout_of(ref: Ref) -> tuple[str, ...]:
     return tuple(axes_in(ref.index))
 
 
+def entry_of(axes: tuple[str, ...]) -> Entry:
+    """The dimension with these axes: a single axis, or a composite."""
+    return axes[0] if len(axes) == 1 else axes
+
+
 def left_of(groups: Iterable[tuple[str, ...]]) -> Left:
     """The left side of a step whose result has one dimension for each group of axes that is not empty."""
     return tuple(group[0] if len(group) == 1 else group for group in groups if group)

@@ -46,12 +46,12 @@ def is_invariant(step: AnyStep, invariant: Container[str], sizes: frozenset[str]
         return False
     if isinstance(step, CallStep):
         checks = any(table.below is not None for table in step.plan.tables)
-        return not checks and _is_repeatable(step.plan.graph.expressions())
-    return _is_repeatable(step.equation.parts)
+        return not checks and _is_repeatable(step.plan.graph.called())
+    return _is_repeatable(step.equation.called)
 
 
-def _is_repeatable(parts: Iterable[Any]) -> bool:
-    return all(FUNCTIONS[part.function].is_repeatable for part in parts if isinstance(part, Call))
+def _is_repeatable(calls: Iterable[Call]) -> bool:
+    return all(FUNCTIONS[call.function].is_repeatable for call in calls)
 
 
 class Folded:

@@ -19,10 +19,11 @@ from ..language.expression import (
     Expression,
     Ref,
     axes_of_index,
+    calls_in,
+    divisor_of,
     free_axes,
     is_computed_index,
     option_axes,
-    subexpressions,
 )
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product
@@ -117,8 +118,7 @@ def _copied(a: Ref, b: Ref, way: Strategy) -> Iterator[Ref]:
 
 
 def _is_pointwise(expression: Expression) -> bool:
-    calls = (part for part in subexpressions(expression) if isinstance(part, Call))
-    return all(FUNCTIONS[each.function].axes == "none" for each in calls)
+    return all(FUNCTIONS[each.function].axes == "none" for each in calls_in(expression))
 
 
 def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tuple[int, int]:
@@ -135,8 +135,7 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
     most = alive = own = 0
     axes: dict[str, None] = {}
     for number, part in enumerate(parts):
-        inside = part.arguments[0] if isinstance(part, Call) and part.function == "reciprocal" else part
-        within, value = _parts(inside, held)
+        within, value = _parts(divisor_of(part) or part, held)
         most, alive = max(most, alive + within), alive + value
         axes |= dict.fromkeys(free_axes(part))
         if number + 1 == len(parts) or (chain and number):  # a + b + c is (a + b) + c

@@ -21,7 +21,6 @@ from ..device.cost_model import DeviceProfile
 from ..errors import TensornetError
 from ..files import Store, chosen_folder
 from ..graph.graph import Graph
-from ..language.expression import Call
 from ..ops.table import FUNCTIONS
 from .plans import Plan
 
@@ -103,7 +102,7 @@ def _store() -> Store | None:
 
 def _registered(graph: Graph) -> list[Any]:
     """The user's own functions that a graph calls, and the user's kernels that may be selected for it."""
-    called = {part.function for part in graph.expressions() if isinstance(part, Call)}
+    called = {call.function for call in graph.called()}
     own = [row for row in FUNCTIONS.values() if row.implementations and (row.computes or row.name in called)]
     return [
         (

@@ -31,6 +31,7 @@ from ..language.expression import (
     fresh,
     rewrite,
 )
+from ..ops.record import axes_in, names_in
 from ..ops.structure import INDEX
 from ..sizes import name_of, symbol
 from .plans import Slicing
@@ -246,7 +247,7 @@ class _Cut:
             return False
         self.whole |= whole
         self.cut |= more
-        entries = [(entry,) if isinstance(entry, str) else entry for entry in equation.left]
+        entries = [*map(names_in, equation.left)]
         at = next(n for n, entry in enumerate(entries) if label in entry)
         self.along[equation.name] = (at, entries[at].index(label))
         self.inside.append(equation)
@@ -351,8 +352,7 @@ def _reads(item: Equation | Apply) -> Iterator[str]:
 
 def _own(ref: Ref) -> list[str]:
     """The axes that a reference reads a tensor with, without those of tensors in its index."""
-    entries = ((entry,) if isinstance(entry, str) else entry for entry in ref.index)
-    return [axis for entry in entries if isinstance(entry, tuple) for axis in entry]
+    return axes_in(entry for entry in ref.index if isinstance(entry, str | tuple))
 
 
 def _binds(part: object, label: str) -> bool:

@@ -20,6 +20,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Ref, contraction, fresh
+from ..ops.record import entry_of
 from ..protocol import Backend, CallCache, backend_of
 from .executable import Executable
 
@@ -222,7 +223,7 @@ def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
         kept = [dim.axes for dim in _expanded(result, lead)]
     leaves, refs = zip(*(_operand(f"op{n}", each, sizes) for n, each in enumerate(factors)), strict=True)
     summed = tuple(set(sizes).difference(*kept))
-    line = Equation("result", tuple(map(_entry, kept)), contraction(refs, summed, None))
+    line = Equation("result", tuple(map(entry_of, kept)), contraction(refs, summed, None))
     return Graph(leaves, (line,), ("result",))
 
 
@@ -232,12 +233,8 @@ def _operand(name: str, factor: Sequence[_Sized], sizes: Mapping[str, int]) -> t
     for dim, size in factor:
         whole = size == math.prod(sizes[axis] for axis in dim.axes)
         dims.append(tuple(Axis(axis, sizes[axis] if whole else 1) for axis in dim.axes))
-        index.append(_entry(dim.axes) if whole else 0)
+        index.append(entry_of(dim.axes) if whole else 0)
     return Leaf(name, "input", tuple(dims)), Ref(name, tuple(index))
-
-
-def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...]:
-    return axes[0] if len(axes) == 1 else axes
 
 
 _Sized = tuple[_Dim, int]

@@ -25,7 +25,6 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import scope_of
 from ..language.einstein import locate
-from ..language.expression import Call
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plan_cache import Occasion
 from ..planning.planner import whole_sizes
@@ -427,7 +426,7 @@ def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
     """Raises an error if a function such as the maximum runs over an axis without positions."""
     for part in graph.parts:
         known = {**graph.bound, **sizes, **part.bound}
-        found = (each for equation in part.own for each in equation.parts if isinstance(each, Call))
+        found = (each for equation in part.own for each in equation.called)
         for call in (each for each in found if FUNCTIONS[each.function].needs_position):
             scope = scope_of(call.arguments[0], part.named, part.unify, part.bound)
             for axis in FUNCTIONS[call.function].runs_over(call.axes):

@@ -30,7 +30,6 @@ from ..graph.shape_inference import Dim
 from ..initialization.initial_values import Derived, Seen, derived
 from ..initialization.moments import TYPICAL
 from ..initialization.samplers import fan_of, start_array
-from ..language.expression import Call, subexpressions
 from ..ops.table import FUNCTIONS, Element, Function
 from ..protocol import Backend, load_backend
 from ..sizes import evaluate
@@ -233,8 +232,7 @@ class _Sample:
 
 def _is_known(graph: Graph) -> bool:
     """Whether all inputs are real numbers, and no function is the user's own."""
-    parts = (part for equation in graph.equations for part in subexpressions(equation.right))
-    if any(FUNCTIONS[part.function].implementations for part in parts if isinstance(part, Call)):
+    if any(FUNCTIONS[call.function].implementations for each in graph.equations for call in each.called):
         return False
     elements = of_leaves(graph)
     return all(elements[leaf.name] is Element.NUMBER for leaf in graph.inputs)

@@ -45,6 +45,7 @@ from ..language.expression import (
     references,
 )
 from ..ops.along_axes import PREVIOUS
+from ..ops.record import axes_in
 from ..ops.structure import REPEAT
 from ..ops.table import FUNCTIONS, RESERVED, Element
 from ..sizes import put_in
@@ -301,7 +302,7 @@ class _Stateful(Expressions):
         if fill is not None:
             begin = node("copy", shape, [Operand(fill)], plain_reads(len(shape)))
         else:
-            flat = [axis for entry in left for axis in (entry if isinstance(entry, tuple) else (entry,))]
+            flat = axes_in(left)
             if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):
                 fix = "read it under axes of its own, in a line of its own"
                 raise EquationError(f"'{name}' has a start, and is read in parts", start.place, fix)

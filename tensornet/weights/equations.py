@@ -28,6 +28,7 @@ from ..initialization.moments import moments_of_start
 from ..language.equation import Declaration, Equation
 from ..language.expression import fresh, show_index
 from ..language.parser import parse_block, parse_names, read_sizes
+from ..ops.record import entry_of
 from ..sizes import evaluate
 from .factorizations import (
     FACTORIZATIONS,
@@ -299,7 +300,7 @@ class Formed:
     @property
     def left(self) -> str:
         """The axes of the weight, as an equation has them on its left."""
-        return show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in self.dims))
+        return show_index(tuple(map(entry_of, self.dims)))
 
     @property
     def program(self) -> Graph:
@@ -573,7 +574,7 @@ def _declared_as(declared: Declaration, leaf: Leaf, shown: bool) -> str:
     """An input as `layer` takes it, with the axes of the leaf unless it is declared or read with others."""
     if declared.dims is None:
         return declared.name if shown else _read_as(declared.name, leaf)
-    index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
+    index = tuple(entry_of(tuple(axis for axis, _ in dim)) for dim in declared.dims)
     return f"{declared.name}[{show_index(index) or '()'}]"
 
 
