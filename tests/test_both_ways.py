@@ -360,3 +360,10 @@ def test_what_only_a_product_reads_lies_in_the_order_of_its_reader(backend: str)
     graph, sizes = tn.gradient(layer, wrt=["W", "c", "C", "x"]), {"b": 8, "n": 100, "k": 16, "d": 64}
     plan = tn.plan(graph, backend=backend, profile=CPU, compare=False, **sizes)
     assert plan.peak_memory < 1.3 * 4 * math.prod(sizes.values())
+
+
+def test_a_result_that_gets_a_gradient_lies_as_it_is_declared(users_node: float) -> None:
+    """The gradient comes in that order, and would be copied into any other."""
+    module, x = tn.module(models.tcl((8, 8, 6), (8, 16, 12)), seed=0), torch.randn(64, 8, 8, 6)
+    with products_from(users_node):
+        assert module(x).is_contiguous()

@@ -119,6 +119,7 @@ def _contract(
 ) -> Value:
     """The contraction of several tensors, pair by pair in the chosen order."""
     kept, sizes = frozenset(axis for each in values for axis in each.layout) - summed, sizes_of(values)
+    changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     problem = Problem(
         tuple(each.layout for each in values),
         kept,
@@ -127,9 +128,8 @@ def _contract(
         context.profile,
         context.itemsize,
         frozenset(n for n, each in enumerate(values) if each.ref.name in context.invariant),
-        asked=context.asked,
+        asked=1.0 if changing else context.asked,  # its gradient comes in the declared layout
     )
-    changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
     is_too_long = context.limit < math.inf and context.seconds > context.limit
