@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from tensornet.codegen.tuning import check_tuning
+from tensornet.codegen.program import check_tuning
 from tensornet.display import Memory, in_bytes
 from tensornet.dtypes import element_type
 from tensornet.errors import DtypeError, EquationError

@@ -9,6 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 
+from ..loops import as_tuple
+
 __all__ = [
     "changing",
     "is_differentiated",
@@ -109,7 +111,7 @@ def with_vjp(
 
         @staticmethod
         def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
-            made = _as_tuple(forward(*tensors))
+            made = as_tuple(forward(*tensors))
             ctx.save_for_backward(*tensors, *made[1:])
             return made[0]
 
@@ -119,14 +121,14 @@ def with_vjp(
             if torch.is_grad_enabled():  # double backward: residuals have no derivatives
                 return _differentiable(plain or first, saved[: len(needed)], gradient, needed)
             told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
-            made = _as_tuple(backward(*[saved[n] for n in reads], gradient.contiguous(), **told))
+            made = as_tuple(backward(*[saved[n] for n in reads], gradient.contiguous(), **told))
             if gives == (*range(len(needed)),):
                 return made
             found = dict(zip(gives, made, strict=True))
             return tuple(found.get(n) for n in range(len(needed)))
 
     def first(*tensors: torch.Tensor) -> Any:
-        return _as_tuple(forward(*tensors))[0]
+        return as_tuple(forward(*tensors))[0]
 
     # what `Function.apply` does before is for the transforms of torch.func
     apply = super(torch.autograd.Function, Product).apply
@@ -135,10 +137,6 @@ def with_vjp(
         return apply(*tensors) if is_differentiated(*tensors) else first(*tensors)  # type: ignore[no-untyped-call]
 
     return product
-
-
-def _as_tuple(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
 
 
 def _differentiable(

@@ -45,7 +45,7 @@ from ..ir.node import (
 )
 from ..ir.positions import apart
 from ..language.equation import Equation
-from ..language.expression import Expression, Literal, Ref, Taken, free_axes
+from ..language.expression import Expression, Literal, Ref, Taken, free_axes, numbered
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
@@ -279,7 +279,7 @@ class Backward:
         """Names for the axes of a state's gradient that determine their sizes: no tensor may size these axes."""
         found = dict[str, Size]()
         for axis, length in zip(state.left, state.behind.shape, strict=True):
-            names = itertools.chain((axis,), (f"{axis}_{n}" for n in itertools.count(1)))
+            names = itertools.chain((axis,), numbered(axis))
             free = (each for each in names if self.sizes.fits(each, length, self.program.same))
             found[next(each for each in free if each not in found)] = length
         new = {name: length for name, length in found.items() if name not in self.sizes.known}

@@ -282,7 +282,14 @@ def planned(
         return made(profile)
     from .tuning import tuned
 
-    return tuned(tune, made, profile, backend, around is not None)
+    check_tuning(tune)
+    return tuned(made, profile, backend, around is not None)
+
+
+def check_tuning(tune: str | None) -> None:
+    """Raises an error if there is no such way of tuning."""
+    if tune not in (None, "measure"):
+        raise BackendError(f"there is no way of tuning {tune!r}", fix="use tune='measure', or leave it out")
 
 
 def _rematerialized(plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]) -> Plan:

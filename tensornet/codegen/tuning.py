@@ -35,14 +35,7 @@ ROUNDS = 5
 """The number of turns of each candidate."""
 
 
-def check_tuning(tune: str | None) -> None:
-    """Raises an error if there is no such way of tuning."""
-    if tune not in (None, "measure"):
-        raise BackendError(f"there is no way of tuning {tune!r}", fix="use tune='measure', or leave it out")
-
-
 def tuned(
-    how: str,
     make: Callable[[DeviceProfile], Plan],
     profile: DeviceProfile,
     backend: Backend,
@@ -51,13 +44,11 @@ def tuned(
     """The fastest of the candidates, as measured.
 
     Args:
-        how: the option `tune=`, which is checked.
         make: gives the plan for a device, with its code.
         profile: the device.
         backend: the library.
         alone: whether called blocks run by themselves and are not available; a plan that calls any is not tuned.
     """
-    check_tuning(how)
     first = make(profile)
     if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
         return first

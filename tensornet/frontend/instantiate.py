@@ -31,6 +31,7 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     fresh,
+    numbered,
     occurring,
     references,
     sized_by_name,
@@ -264,8 +265,7 @@ class Private(Unifier):
         for name in sorted(name for name in self.private if f"{name}@" not in self.solution):
             chosen, value = name, self.bound.get(f"{name}@")
             if value is not None:
-                numbered = (f"{name}_{n}" for n in itertools.count(1))
-                names = itertools.chain((name,), (each for each in numbered if each not in self.axes))
+                names = itertools.chain((name,), (each for each in numbered(name) if each not in self.axes))
                 chosen = next(each for each in names if _fits(each, value, outer, opened))
                 outer.bound[chosen] = value
             self.solution[f"{name}@"] = symbol(chosen)

@@ -366,9 +366,13 @@ class Graph:
         last = self.body[-1].defines if self.body else ()
         return [] if self.outputs == last else [f"{name}: output" for name in self.outputs]
 
-    def __str__(self) -> str:
+    def _declaration_lines(self) -> list[str]:
+        """The sizes and the leaves, as lines of the text."""
         sizes = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
-        declared = [*self._definitions(), *sizes, *map(str, self._declared())]
+        return [*sizes, *map(str, self._declared())]
+
+    def __str__(self) -> str:
+        declared = [*self._definitions(), *self._declaration_lines()]
         return "\n".join(declared + self.body_lines() + self._output_lines())
 
     def __repr__(self) -> str:
@@ -379,10 +383,8 @@ class Graph:
         blocks = {
             f"def {name}(…):": preformatted(str(block)) for block, name in self.names_of_blocks().items()
         }
-        declared = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
-        declared += map(str, self._declared())
         lines = "\n".join(self.body_lines() + self._output_lines())
-        leaves = preformatted("\n".join(declared))
+        leaves = preformatted("\n".join(self._declaration_lines()))
         return folded(repr(self), preformatted(lines), {"sizes and leaves": leaves, **blocks})
 
     def _repr_latex_(self) -> str:

@@ -9,7 +9,6 @@ they determine sizes. A result that is written at positions becomes a product wi
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from ..language.expression import (
     Ref,
     contraction,
     flat,
+    numbered,
     product_of,
     sum_of,
 )
@@ -178,9 +178,8 @@ class Written(ABC):
         """A name for the tensor of a node: its own, if no other node has it."""
         name = self.names.tensors.get(each, "")
         if not name or name in self.given:
-            stem = name or self.stems.get(each, "v")
-            numbered = (f"{stem}_{n}" for n in itertools.count(1))
-            name = next(each for each in numbered if each not in self.taken)
+            names = numbered(name or self.stems.get(each, "v"))
+            name = next(each for each in names if each not in self.taken)
         self.taken.add(name)
         self.given.add(name)
         return name

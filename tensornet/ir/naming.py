@@ -15,7 +15,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, size_expression
 from ..language import expression
-from ..language.expression import ELLIPSIS, Expression
+from ..language.expression import ELLIPSIS, Expression, numbered
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol, total
 from .equations import (
     Written,
@@ -52,7 +52,7 @@ class Sizes:
         alike = [name for name, each in found.items() if each == size and name not in used]
         if alike:
             return min(alike, key=lambda name: (name != stem, name != name_of(size)))
-        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        names = itertools.chain((stem,), numbered(stem))
         free = (each for each in names if each not in found and each not in used and each not in taken)
         name = next(each for each in free if self.axes.get(each, size) == size)
         self.made[name] = size
@@ -162,7 +162,7 @@ class _SizeNames:
         if not found and own != (ELLIPSIS,):
             return self.sized(size, called or "", is_in_window(each, axis))
         stems = (*own, *found)
-        names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
+        names = itertools.chain(stems, numbered(stems[0]))
         unused = (name for name in names if name not in self.used)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
         named = name in self.naming.sizes.known or size == 0  # a text cannot give the size 0

@@ -88,9 +88,13 @@ def fresh(name: str, taken: Container[str]) -> str:
     return name if name not in taken else _numbered("lead" if name == ELLIPSIS else name, taken)
 
 
+def numbered(stem: str) -> Iterator[str]:
+    """`stem_1`, `stem_2`, …, without an end."""
+    return (f"{stem}_{n}" for n in itertools.count(1))
+
+
 def _numbered(stem: str, taken: Container[str]) -> str:
-    numbers = itertools.count(1)
-    return next(name for name in (f"{stem}_{n}" for n in numbers) if name not in taken)
+    return next(name for name in numbered(stem) if name not in taken)
 
 
 class Taken(set[str]):

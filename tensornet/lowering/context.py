@@ -41,6 +41,7 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     is_computed_index,
+    numbered,
     references,
     transform,
 )
@@ -409,7 +410,7 @@ class _Axes:
     def sized(self, size: Any, stem: str = "") -> str:
         """A name for an axis of some size. An axis may have the name of a size only if it has that size."""
         stem, known = stem or name_of(size) or "n", self.lines.known
-        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        names = itertools.chain((stem,), numbered(stem))
         unused = (each for each in names if each not in self.sizes)
         name = next(each for each in unused if self.lines.same(known.get(each, size), size))
         self.sizes[name] = size

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ from ..language.expression import (
     scalar_value,
     transform,
 )
-from ..ops.record import Reached, Value, names_in
+from ..ops.record import Value, names_in
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import AnyStep, CallStep, Plan, Result
 from ..planning.target import Target
@@ -119,13 +119,8 @@ class _Lowering(LoweringContext):
         """The name of a new axis, which the current line does not have."""
         return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in self.sizes)
 
-    def applied(self, function: str, values: Sequence[Value]) -> Value:
-        """A pointwise function of tensors that are lowered already."""
-        return applied(self, function, values)
-
-    def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression gives, as a sum of two axes."""
-        return reached(expression)
+    applied = applied
+    reached = staticmethod(reached)
 
     def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
         """Whether an expression gives positions at even distances, one for each position along an axis."""

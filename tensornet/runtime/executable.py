@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..codegen.function import LoadedProgram, Place, Tables, arguments_around, constant_array, has_dropout
-from ..codegen.program import planned, written
+from ..codegen.program import check_tuning, planned, written
 from ..codegen.rematerialization import can_rematerialize
-from ..codegen.tuning import check_tuning
 from ..device.calibration import profile_of
 from ..device.cost_model import DeviceProfile, keep_freed
 from ..dtypes import real_type

@@ -3,8 +3,7 @@
 W[(a,b),(c,d)] = P[a,c,r] · Q[r,b,d]
 
 The weight stays as a computed tensor, with its name and in its scope. The new parameters are named after it,
-`W.P` and `W.Q`. Freezing makes parameters
-constants with given values.
+`W.P` and `W.Q`. Freezing makes parameters constants with given values.
 """
 
 from __future__ import annotations
