@@ -151,6 +151,7 @@ def plan(
         from ..sharding.sharded import check_undivided
 
         check_undivided(shard, links)
+    check_tuning(tune)
     device = chosen.device() if device is None else device
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
@@ -282,7 +283,6 @@ def planned(
         return made(profile)
     from .tuning import tuned
 
-    check_tuning(tune)
     return tuned(made, profile, backend, around is not None)
 
 
