@@ -11,7 +11,7 @@ import torch
 
 import tensornet as tn
 from tensornet.planning.plans import CallStep
-from tensornet.scan.associative_scan import select_associative_scan
+from tensornet.scan.linear_forms import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle

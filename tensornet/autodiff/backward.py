@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..frontend.elaborate_ir import Expressions, NodeRule, scalar_expression
-from ..graph.algebra import ZERO, folded, spread
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import postorder
@@ -44,6 +43,7 @@ from ..ir.node import (
     summed_axes,
 )
 from ..ir.positions import apart
+from ..language.canonical import ZERO, folded, spread
 from ..language.equation import Equation
 from ..language.expression import Expression, Literal, Ref, Taken, free_axes, numbered
 from ..language.parser import parse_rule

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetWarning, near, told_in, warn
-from ..graph.algebra import put
 from ..graph.element_types import finds_positions, read_in
 from ..graph.recurrences import early
 from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of, size_expression
 from ..language.affine import affine
+from ..language.canonical import put
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
 from ..language.einstein import locate

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..display import rounded
-from ..graph.algebra import function_of_one
+from ..language.canonical import function_of_one
 from ..language.expression import Call, Contraction, Expression, Ref, free_axes
 from ..ops.record import Moments
 from ..ops.table import FUNCTIONS

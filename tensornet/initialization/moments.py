@@ -16,11 +16,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import EquationError, TensornetWarning
-from ..graph.algebra import function_of_one, put
 from ..graph.graph import Graph
 from ..graph.leaves import Constant, Leaf
 from ..graph.shape_inference import Scope, scope_inside
-from ..language.canonical import expanded, value_of
+from ..language.canonical import expanded, function_of_one, put, value_of
 from ..language.equation import Equation
 from ..language.expression import (
     Call,

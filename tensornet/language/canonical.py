@@ -3,17 +3,20 @@
 A function with an expansion is replaced by it: `square(a)` becomes `a ** 2`. Equal factors become powers. Nested
 products and nested sums are flattened. `b < a` is `a > b`, and a `where` has its number last. Numbers stay as they are
 written.
+
+The algebra of expressions simplifies as little as one asks for: sums and products without ones and zeros, and
+elementwise maps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import EquationError
 from ..ops.pointwise import GREATER, GREATER_EQUAL, NOT, WHERE
 from ..ops.record import OPERANDS, Function
-from ..ops.structure import INDEX
+from ..ops.structure import INDEX, REPEAT
 from ..ops.table import FUNCTIONS
 from .expression import (
     Call,
@@ -21,12 +24,17 @@ from .expression import (
     Expression,
     Literal,
     Ref,
+    Size,
     calls_in,
     contraction,
+    free_axes,
     is_random,
     is_scalar,
     occurring,
+    references,
+    rewrite,
     scalar_value,
+    subexpressions,
     sum_of,
     transform,
     without,
@@ -194,3 +202,68 @@ def _base(factor: Expression) -> tuple[Expression, float]:
         case Call("power", (base, Literal(int() | float() as exponent))):
             return base, exponent
     return factor, 1
+
+
+# ---------------------------------------------------------------------------- algebra
+
+
+ONE, ZERO = Literal(1), Literal(0)
+
+
+def spread(expression: Expression, axes: Iterable[str]) -> Expression:
+    """The expression with all of the given axes, repeated along those that it lacks."""
+    for axis in axes:
+        if axis not in free_axes(expression):
+            expression = Call(REPEAT.name, (expression,), (axis,))
+    return expression
+
+
+def without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
+    """The factors that are not 1, or a single 1 if there are none."""
+    return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
+
+
+def folded(expression: Expression) -> Expression:
+    """The expression with numbers computed, ones and zeros dropped, and nested products flattened."""
+    expression = transform(expression, folded)
+    value = scalar_value(expression) if is_scalar(expression) else None
+    if value is not None and not isinstance(value, bool):
+        return Literal(value)
+    match expression:
+        case Contraction(factors, summed):
+            factors = tuple(
+                each
+                for factor in factors
+                for each in (
+                    factor.factors if isinstance(factor, Contraction) and not factor.summed else (factor,)
+                )
+            )
+            if ZERO in factors or Literal(0.0) in factors:
+                return ZERO
+            return contraction(without_ones(factors), summed, expression.place)
+        case Call("add", terms):
+            return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
+        case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):
+            return base
+    return expression
+
+
+def function_of_one(expression: Expression) -> Ref | None:
+    """The tensor that an expression maps element by element; None unless it is the only one."""
+    refs = set(references(expression))
+    if len(refs) != 1:
+        return None
+    for part in subexpressions(expression):
+        match part:
+            case Ref() | Literal() | Size() | Contraction(summed=()):
+                pass
+            case Call(function) if FUNCTIONS[function].kind == "pointwise" and FUNCTIONS[function].scalar:
+                pass
+            case _:
+                return None
+    return refs.pop()
+
+
+def put(expression: Expression, one: Expression, other: Expression) -> Expression:
+    """The expression with its part `one` replaced by `other`."""
+    return rewrite(expression, lambda part: other if part is one or part == one else part)

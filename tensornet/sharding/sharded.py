@@ -21,8 +21,7 @@ from ..planning.planner import NOMINAL, whole_sizes
 from ..sizes import evaluate, symbol
 from .local import local_graph
 from .mesh import Mesh, Placement
-from .part import Asked, Part, part_of
-from .program import in_loops
+from .part import Asked, Part, in_loops, part_of
 from .search import CostTable, Variable, eliminated
 
 Shard: TypeAlias = "Mapping[str, Any] | str"
