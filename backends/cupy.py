@@ -24,8 +24,7 @@ def _library() -> Any:
         import array_api_compat.cupy as xp
     except ImportError:
         raise BackendError(
-            "CuPy is not installed",
-            fix="pip install cupy-cuda12x (or cupy-cuda13x), on a machine with CUDA",
+            "CuPy is not installed", fix="pip install cupy-cuda12x (or cupy-cuda13x), on a machine with CUDA"
         ) from None
     return xp
 

@@ -151,16 +151,7 @@ def columns(rows: Sequence[Sequence[str]], sides: str, formula: int) -> str:
 Memory = int | float | str
 """An amount of memory: bytes, or a text such as "512 MiB"."""
 
-PREFIXES = (
-    (1e12, "T"),
-    (1e9, "G"),
-    (1e6, "M"),
-    (1e3, "k"),
-    (1, ""),
-    (1e-3, "m"),
-    (1e-6, "µ"),
-    (1e-9, "n"),
-)
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
 def rounded(value: float, digits: int) -> str:

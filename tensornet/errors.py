@@ -262,12 +262,7 @@ def checked_call(given: Any, name: str, takes: str) -> Any:
 
 
 def checked_number(
-    given: Any,
-    name: str,
-    least: float | None = 0,
-    most: float = math.inf,
-    whole: bool = False,
-    fix: str = "",
+    given: Any, name: str, least: float | None = 0, most: float = math.inf, whole: bool = False, fix: str = ""
 ) -> Any:
     """A finite number within bounds. Raises an error for anything else; a truth value is no number.
 

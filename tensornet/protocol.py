@@ -119,10 +119,7 @@ class Backend(Protocol):
         """The indices of the arrays that need gradients, if the library can use the planned gradients."""
 
     def kept(
-        self,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
-        given: Sequence[Argument],
-        device: str,
+        self, make: Callable[[Callable[..., Any]], Callable[..., Any]], given: Sequence[Argument], device: str
     ) -> Kept | None:
         """The memory that the library's autograd would keep for a function, found without computing it.
 

@@ -263,11 +263,7 @@ def _by_kernel(kernels: Sequence[Callable[..., Any]], x: Any, *given: Any) -> An
 
 
 def normalize(
-    x: torch.Tensor,
-    axis: int,
-    eps: float,
-    gain: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    x: torch.Tensor, axis: int, eps: float, gain: torch.Tensor | None = None, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """(x − mean) / √(variance + eps) along one axis, by the fused kernel if the axis is the last.
 

@@ -36,10 +36,7 @@ ROUNDS = 5
 
 
 def tuned(
-    make: Callable[[DeviceProfile], Plan],
-    profile: DeviceProfile,
-    backend: Backend,
-    alone: bool = False,
+    make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, backend: Backend, alone: bool = False
 ) -> Plan:
     """The fastest of the candidates, as measured.
 

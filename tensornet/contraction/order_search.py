@@ -82,11 +82,7 @@ class Search:
         return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
 
     def combined(
-        self,
-        subset: int,
-        halves: Iterable[tuple[int, int]],
-        known: Mapping[int, _Layouts],
-        bound: float,
+        self, subset: int, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts], bound: float
     ) -> _Layouts:
         """The forms worth keeping of the intermediate of some operands, if they take at most `bound` seconds.
 

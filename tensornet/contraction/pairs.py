@@ -334,13 +334,7 @@ class Pricing:
     # ---- matrix products
 
     def _matrix_products(
-        self,
-        a: Layout,
-        b: Layout,
-        batch: set[str],
-        summed: set[str],
-        wanted: Layout | None,
-        limits: Limits,
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, limits: Limits
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
         best, (kernel, bound, spread) = dict[Layout, Way](), limits

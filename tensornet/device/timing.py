@@ -43,10 +43,7 @@ class Clock:
 
 
 def timings(
-    contestants: Mapping[str, Callable[[], object]],
-    rounds: int = 15,
-    warmup: int = 2,
-    clock: Clock = Clock(),
+    contestants: Mapping[str, Callable[[], object]], rounds: int = 15, warmup: int = 2, clock: Clock = Clock()
 ) -> dict[str, Timing]:
     """The time of each contestant; they take turns, so that drift of the machine affects all alike.
 

@@ -58,16 +58,7 @@ from .leaves import (
     told_by,
 )
 from .recurrences import Recurrence, dims_of_recurrences, read_later, recurrences
-from .shape_inference import (
-    Dim,
-    Scope,
-    dim_size,
-    disagreement,
-    resized,
-    result_dims,
-    scope_of,
-    size_names_of,
-)
+from .shape_inference import Dim, Scope, dim_size, disagreement, resized, result_dims, scope_of, size_names_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

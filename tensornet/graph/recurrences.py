@@ -18,15 +18,7 @@ from typing import Any, TypeVar
 
 from ..errors import EquationError, told_in
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    option_axes,
-    parts_of,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
 from ..ops.along_axes import STEPS
 from ..ops.record import names_in
 from ..sizes import invert_size, name_of, put_in, size_names, symbol, terms_of

@@ -41,15 +41,7 @@ from ..graph.graph import Graph
 from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    calls_in,
-    free_axes,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, calls_in, free_axes
 from ..ops.record import STANDARD, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate

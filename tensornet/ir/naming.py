@@ -17,15 +17,7 @@ from ..graph.shape_inference import Axis, size_expression
 from ..language import expression
 from ..language.expression import ELLIPSIS, Expression, numbered
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol, total
-from .equations import (
-    Written,
-    amounts_of,
-    hints,
-    is_in_window,
-    parted,
-    reads_of,
-    size_of,
-)
+from .equations import Written, amounts_of, hints, is_in_window, parted, reads_of, size_of
 from .node import Affine, Function, Names, Node, Operand, Size, gathered, partial_reads
 from .node import Sizes as AxisSizes
 

@@ -45,11 +45,7 @@ COUNT = "n"
 """The name that expansions use for the number of positions that a function runs over."""
 
 
-_TURNED = {
-    GREATER.name: (GREATER_EQUAL.name,),
-    GREATER_EQUAL.name: (GREATER.name,),
-    WHERE.name: (NOT.name,),
-}
+_TURNED = {GREATER.name: (GREATER_EQUAL.name,), GREATER_EQUAL.name: (GREATER.name,), WHERE.name: (NOT.name,)}
 """The functions that a canonical form may have in the place of another, or with it."""
 
 

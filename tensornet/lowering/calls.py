@@ -15,14 +15,7 @@ from ..contraction.pairs import Layout, flatten, view_order
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, Scope, dim_size, scalar_size, size_expression
-from ..language.expression import (
-    Call,
-    Contraction,
-    Ref,
-    axes_of_index,
-    fresh,
-    option_axes,
-)
+from ..language.expression import Call, Contraction, Ref, axes_of_index, fresh, option_axes
 from ..language.patterns import pattern_of
 from ..ops.record import Value, left_of
 from ..ops.table import FUNCTIONS, Element, Function

@@ -234,12 +234,7 @@ class LoweringContext(ABC):
             self.changing.update(step.defines)
 
     def _seconds(
-        self,
-        right: Expression,
-        operands: Sequence[Value],
-        order: Layout,
-        moved: int,
-        written: int,
+        self, right: Expression, operands: Sequence[Value], order: Layout, moved: int, written: int
     ) -> float:
         """The time of a step that is no product: that of its function along its axes, and that of reading operands
         whose layout differs from the result's."""

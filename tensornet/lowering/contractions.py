@@ -139,11 +139,7 @@ def _contract(
 
 
 def _with_vjp(
-    context: LoweringContext,
-    problem: Problem,
-    alone: Order,
-    values: list[Value],
-    changing: frozenset[int],
+    context: LoweringContext, problem: Problem, alone: Order, values: list[Value], changing: frozenset[int]
 ) -> Value | None:
     """The call of a product that is planned with its backward pass. None if autograd is expected to be as fast.
 

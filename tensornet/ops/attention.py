@@ -57,9 +57,7 @@ def _equations() -> Iterator[KernelEquation]:
         KernelEquation(score, ("q", "k", "v")),
         KernelEquation(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
         KernelEquation(
-            f"where(index(i) >= index(j), {score}, hidden)",
-            ("q", "k", "v"),
-            options=(("causal", 1),),
+            f"where(index(i) >= index(j), {score}, hidden)", ("q", "k", "v"), options=(("causal", 1),)
         ),
         # the same for groups of queries that share keys and values
         KernelEquation(
@@ -71,9 +69,7 @@ def _equations() -> Iterator[KernelEquation]:
         # backward pass computes the weights from sums of scores, and -1e30 would swallow the term of the key count.
         # Where the hidden scores are -inf, its scores are 0 * -inf, which is NaN, as its weights are.
         KernelEquation(
-            f"where(see[b,i,j], {score}, hidden)",
-            (blind, "k", "v", f"where(see, 0, {hides})"),
-            ("see",),
+            f"where(see[b,i,j], {score}, hidden)", (blind, "k", "v", f"where(see, 0, {hides})"), ("see",)
         ),
         KernelEquation(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",

@@ -210,12 +210,7 @@ def _spell_pool(writer: Writer, call: Call, left: Left) -> str:
 
 def _pool(name: str, formula: str) -> Function:
     return placed_kernel(
-        name,
-        formula,
-        arity=(1, 1 + DIMENSIONS),
-        complex="refused",
-        lowered=_lower_pool,
-        spelled=_spell_pool,
+        name, formula, arity=(1, 1 + DIMENSIONS), complex="refused", lowered=_lower_pool, spelled=_spell_pool
     )
 
 

@@ -106,10 +106,7 @@ ROWS = (
         passes=(9.0, 4.0),
     ),
     _real(
-        "logsumexp",
-        "log Σ eᵃ",
-        derivative=("g * exp(a - where(abs(y) == inf, 0, y))",),
-        passes=(14.0, 11.0),
+        "logsumexp", "log Σ eᵃ", derivative=("g * exp(a - where(abs(y) == inf, 0, y))",), passes=(14.0, 11.0)
     ),
     _positions("argmax", "position of the largest element, the first of several", "removed", 6.0),
     _positions("argmin", "position of the smallest element, the first of several", "removed", 6.0),

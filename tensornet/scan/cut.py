@@ -284,12 +284,7 @@ class _Stateful(Expressions):
 
     @told_in("recurrences")
     def _begin(
-        self,
-        name: str,
-        start: Expression,
-        left: tuple[Index, ...],
-        shape: Sequence[Size],
-        scope: Scope,
+        self, name: str, start: Expression, left: tuple[Index, ...], shape: Sequence[Size], scope: Scope
     ) -> tuple[Node | None, Node]:
         """The number that a start is, if it is one; and the first value of a state, in the order of its dimensions.
 

@@ -32,10 +32,7 @@ Kernel: TypeAlias = "Callable[[Component], Mapping[Node, Node]]"
 
 
 def lower_recurrences(
-    graph: Graph,
-    large: Large = lambda sizes: False,
-    alone: bool = False,
-    kernels: Sequence[Kernel] = (),
+    graph: Graph, large: Large = lambda sizes: False, alone: bool = False, kernels: Sequence[Kernel] = ()
 ) -> Graph:
     """The graph with each recurrence replaced by a kernel or by a call along its axis, and with no steps left.
 

@@ -142,13 +142,7 @@ def _is_called(name: str, asked: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def part_of(
-    graph: Graph,
-    mesh: Mesh,
-    asked: Asked,
-    wrt: frozenset[str],
-    itemsize: int,
-) -> Part:
+def part_of(graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int) -> Part:
     """The part of a graph, made once for equal ones."""
     return Part(graph, mesh, asked, wrt, itemsize)
 
@@ -167,14 +161,7 @@ class Part:
         calls: the parts of the blocks that are called.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        mesh: Mesh,
-        asked: Asked,
-        wrt: frozenset[str],
-        itemsize: int,
-    ) -> None:
+    def __init__(self, graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int) -> None:
         self.mesh, self.asked, self.itemsize = mesh, asked, itemsize
         self.graph = in_loops(graph)
         self.active = active_names(self.graph, tuple(wrt))

@@ -103,10 +103,7 @@ def shard_graph(
 
 
 def in_numbers(
-    graph: Graph,
-    sizes: Mapping[str, int],
-    shapes: Mapping[str, Sequence[int]] = {},
-    assumed: int = NOMINAL,
+    graph: Graph, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] = {}, assumed: int = NOMINAL
 ) -> Graph:
     """The graph with a number for each size; those that are not given are assumed."""
     leaves = [leaf for leaf in graph.leaves if leaf.name in shapes]

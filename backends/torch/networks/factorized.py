@@ -364,12 +364,7 @@ def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, Held]) 
 
 
 def attach(
-    module: Any,
-    kind: Kind,
-    form: Form,
-    factors: Mapping[str, Held],
-    besides: Any,
-    place: str,
+    module: Any, kind: Kind, form: Form, factors: Mapping[str, Held], besides: Any, place: str
 ) -> None:
     """Gives a module a submodule with factors, under the name `place`, and the mixin that computes with them."""
     plain = type(module).forward in _PLAIN or kind == TURNED
@@ -443,10 +438,7 @@ READING = (
 
 _PLAIN = frozenset(
     each.forward
-    for each in (
-        *(torch.nn.Linear, torch.nn.Embedding),
-        *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
-    )
+    for each in (*(torch.nn.Linear, torch.nn.Embedding), *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d))
 )
 """The standard `forward` functions of torch's layers."""
 
