@@ -549,6 +549,13 @@ def test_graphs_without_weights_have_nothing_to_weigh() -> None:
     assert tn.compress(graph, {}, error=0.5, calibrate=np.ones(3)).loss is None
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_scripted_networks_are_refused() -> None:
+    traced = torch.jit.trace(torch.nn.Linear(64, 64), torch.ones(1, 64))
+    with pytest.raises(EquationError, match=r"before it was scripted"):
+        tn.compress(traced, parameters=0.5)
+
+
 @pytest.mark.parametrize("method", ["int6", "low_rank:int6"])
 def test_moments_along_dimensions_that_are_apart_do_not_count_for_codes(method: str) -> None:
     draw = np.random.default_rng(0)

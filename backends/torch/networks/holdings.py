@@ -251,6 +251,8 @@ def holdings_of(module: torch.nn.Module, include: Patterns, exclude: Patterns) -
         others = sorted({type(each).__name__ for each, held in owners if held is not None and held.ndim > 1})
         told = f", only those of {', '.join(others)}" if others else ""
         fix = "give one with linear layers, convolutions or embeddings"
+        if isinstance(module, torch.jit.ScriptModule):
+            fix = "give the module as it was before it was scripted"
         raise EquationError(f"the network has no weight that may become factors{told}", fix=fix)
     wanted = included(known, include, exclude, "weight that may become factors", "weights")
     return [each for each in whole if each.path in wanted]
