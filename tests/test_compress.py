@@ -621,7 +621,9 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
             made = (codes[0] * scales[0].reshape(*scales[0].shape, *ends)).reshape(24, 36)
             assert lost(made) == pytest.approx(level.error, rel=1e-3, abs=1e-3)
         else:
-            (rank,), (u, left, v, right) = level.rank, candidate.halves.of_rank(bits)
+            (rank,), halves = level.rank, candidate.halves
+            u, left = halves.rows.rounded(halves.factors[0], bits)
+            v, right = halves.columns.rounded(halves.factors[1], bits)
             first = lost((left * u)[:rank].T @ (right * v)[:rank])
             assert first == pytest.approx(level.error, rel=0.15, abs=1e-3)
             squares = np.linalg.svd(weight @ rows.T, compute_uv=False) ** 2

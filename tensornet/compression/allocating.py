@@ -136,8 +136,7 @@ class Allocation:
     @property
     def weights(self) -> dict[str, tuple[str, Rank]]:
         """The weights that become factors, in the format of `substitute`: name to form and rank."""
-        found = ((row.path, row.level) for row in self.rows)
-        return {path: (level.method, level.rank) for path, level in found if level.method is not None}
+        return {row.path: (row.level.method, row.level.rank) for row in self.rows if row.level.method}
 
     @property
     def error(self) -> float:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,6 @@ from ..weights.substitution import freeze, substitute
 from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import INT8, Compressed, networks
 from .levels import AUTO, BYTES, KERNELS, Candidate, alone, bytes_in, cost_of, dims_of
-
-T = TypeVar("T")
 
 Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The factors of each weight, by the names of both."""
@@ -354,7 +352,7 @@ def _wide(array: Any) -> Any:
     return backend_of(array).numpy(array) * np.float64(1)
 
 
-def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:
+def held_out(batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """The batches to weigh weights by, and those to choose by: each fourth, or all if there are fewer."""
     given = list(checked_batches(batches))
     held = given[3::4]

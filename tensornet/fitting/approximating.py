@@ -26,9 +26,6 @@ from .least_squares import ROUNDS, Least, Problem, Settings, split
 from .metrics import DAMPING, Metric, held, holders, metrics, times, weighed
 from .trees import Decomposed, tree_of
 
-WEIGHT = "weight"
-"""The name of a weight that has none."""
-
 LARGE = 1 << 27
 """Float32 arrays with at least this many elements are fitted in float32, not in float64."""
 
@@ -73,7 +70,7 @@ class Target:
     @functools.cached_property
     def weight(self) -> Any:
         """Its values as a NumPy array."""
-        return numbers(self.array, self.path or WEIGHT)
+        return numbers(self.array, self.path or "weight")
 
     def turned(self, gap: Any) -> Any:
         """G·gap·C with the scale of both, damped: weights count by what they are multiplied by."""
@@ -82,8 +79,8 @@ class Target:
 
     def misfit(self, made: Any) -> Misfit:
         """The errors of Ŵ."""
-        error = float(np.linalg.norm(self.weight - made)) / (float(np.linalg.norm(self.weight)) or 1.0)
-        return Misfit(error, None if self.metric is None else self.metric.relative(self.weight, made))
+        norms = (np.linalg.norm, *((self.metric.norm,) if self.metric else ()))
+        return Misfit(*(float(norm(self.weight - made) / (norm(self.weight) or 1.0)) for norm in norms))
 
     def decomposed(self, form: Form, known: Sequence[str] = ()) -> Decomposed:
         """The weight with a dimension for each axis of a form, weighed on the sides that its factors hold."""
@@ -105,7 +102,7 @@ class Target:
         if self.metric is None or decomposed.is_whole:
             return decomposed.error(tree)
         made = weighed(form.value(decomposed.factors(tree)), decomposed.sides, inverse=True)
-        return self.metric.relative(self.weight, made.reshape(self.weight.shape))
+        return self.misfit(made.reshape(self.weight.shape)).output
 
     def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
         """The squares of the core of full rank, if several factors of a form stand around a centre, and their bonds."""

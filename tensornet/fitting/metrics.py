@@ -85,10 +85,13 @@ class Metric:
 
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
-        """C^½ and its inverse, for C scaled to mean diagonal 1 and damped."""
-        values, vectors = np.linalg.eigh(self.damped)
-        values = np.sqrt(np.maximum(values, self.damping))
-        return (vectors * values) @ vectors.T, (vectors / values) @ vectors.T
+        """R and its inverse, for C = R·Rᵀ scaled to mean diagonal 1 and damped."""
+        try:
+            root = np.linalg.cholesky(self.damped)
+        except np.linalg.LinAlgError:  # sums of float32 may have negative eigenvalues
+            values, vectors = np.linalg.eigh(self.damped)
+            root = vectors * np.sqrt(np.maximum(values, self.damping))
+        return root, np.linalg.inv(root)
 
     def marginals(self, shape: Sequence[int]) -> Iterator[Metric]:
         """The moments of each single dimension of the columns, of a weight of some shape: partial traces."""
@@ -103,10 +106,6 @@ class Metric:
         turned = times(weight, *((side.dims, side.moments) for side in self.sides))
         return math.sqrt(max(float(np.vdot(weight, turned)), 0.0))
 
-    def relative(self, weight: Any, made: Any) -> float:
-        """‖G^½·(W − Ŵ)·C^½‖ / ‖G^½·W·C^½‖."""
-        return self.norm(weight - made) / (self.norm(weight) or 1.0)
-
     def of_axes(self, form: Form) -> Metric:
         """The same for the weight with a dimension for each axis of a form."""
         ends = np.cumsum([0, *map(len, form.dims)])
@@ -115,7 +114,7 @@ class Metric:
 
 
 def times(array: Any, *sides: tuple[tuple[int, ...], Any]) -> Any:
-    """The array with some dimensions, taken as one, multiplied by a symmetric matrix, for each pair of these."""
+    """The array with some dimensions, taken as one, multiplied by a matrix, for each pair of these."""
     for dims, matrix in sides:
         ends = tuple(range(array.ndim - len(dims), array.ndim))
         last = np.moveaxis(array, dims, ends)
@@ -203,21 +202,16 @@ class Site:
         return dims if both == {*self.axes(*dims)} and summed and summed <= both else ()
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The axes of `dims`."""
-        return self.axes(*self.dims)
-
-    @property
     def kept(self) -> tuple[str, ...]:
         """The axes of `dims` that are not summed."""
-        return tuple(axis for axis in self.columns if axis not in self.product.summed)
+        return tuple(axis for axis in self.axes(*self.dims) if axis not in self.product.summed)
 
     def moments(self, x: Any) -> Any:
-        """The second moments along `columns` of the tensor that multiplies the weight, as one matrix.
+        """The second moments along `dims` of the tensor that multiplies the weight, as one matrix.
 
         Entries between different positions along kept axes are zero.
         """
-        other = {axis: axis if axis in self.kept else f"{axis}′" for axis in self.columns}
+        other = {axis: axis if axis in self.kept else f"{axis}′" for axis in self.axes(*self.dims)}
         axes = tuple(dict.fromkeys((*other, *other.values())))
         twice = tuple(other.get(axis, axis) for axis in self.around)
         found = backend_of(x).numpy(contract([(x, self.around), (x, twice)], axes))

@@ -49,6 +49,9 @@ SWEEPS = 2
 CACHED = 1 << 15
 """The number of elements whose scales are looked for at a time."""
 
+SAMPLED = 1 << 17
+"""The number of elements that tell what rounding loses. Of a matrix with more than twice as many, some rows do."""
+
 BLOCK = 64
 """The columns after which moved errors are added to all the rest at once."""
 
@@ -125,11 +128,6 @@ class Half:
         """The moment of each column of each part by itself."""
         return tuple(np.ones(size) if side is None else np.diagonal(side.damped) for size, side in self.parts)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether there are no moments."""
-        return all(side is None for _, side in self.parts)
-
     def times(self, matrix: Any, what: int) -> Any:
         """A matrix with these columns times C^½, its inverse or C: `what` is 0, 1 or 2."""
         array = matrix.reshape(len(matrix), *self.shape)
@@ -174,18 +172,23 @@ class Half:
         size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
         scale, codes = nearest(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
         codes = codes.reshape(matrix.shape)
-        if self.is_plain:
+        if all(side is None for _, side in self.parts):
             return scale, codes
-        wanted, whole = matrix[:, self.order], np.repeat(scale, size, axis=1)[:, self.order]
+        wanted, whole = (each.T[self.order] for each in (matrix, np.repeat(scale, size, axis=1)))
         found = wanted / whole
         for feedback in self.feedback[: 1 + descends]:
             _sweep(wanted, whole, found, bits, feedback)
-        codes[:, self.order] = found
+        codes[:, self.order] = found.T
         if descends:
             made = scaled(scale, codes)
             turned = self.times(made, 2)
             scale = scale * (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None]
         return scale, codes
+
+    def lost(self, rows: Any, bits: int, group: int | None = None, descends: bool = False) -> Any:
+        """The square that rounding loses of each row."""
+        gap = rows - scaled(*self.rounded(rows, bits, group, descends))
+        return _sums(gap, self.times(gap, 2))
 
 
 def _sweep(wanted: Any, scale: Any, codes: Any, bits: int, feedback: Sequence[Any]) -> None:
@@ -194,22 +197,22 @@ def _sweep(wanted: Any, scale: Any, codes: Any, bits: int, feedback: Sequence[An
         q[:,j] = round((W[:,j] + Σ_{k≠j} (W − s·q)[:,k]·F[k,j]) / s[:,j])
 
     Args:
-        wanted, scale: W, and the scale of each element.
-        codes: q, changed in place. Where it is W / s, as of columns to come, there are no errors.
+        wanted, scale: Wᵀ, and the scale of each element.
+        codes: qᵀ, changed in place. Where it is W / s, as of columns to come, there are no errors.
         bits: of each code.
         feedback: F, a Kronecker product of these matrices. Some columns of it are made at a time.
     """
     left, shape = wanted - codes * scale, [len(each) for each in feedback]
-    for first in range(0, codes.shape[1], BLOCK):
-        columns = np.arange(first, min(first + BLOCK, codes.shape[1]))
+    for first in range(0, len(codes), BLOCK):
+        columns = np.arange(first, min(first + BLOCK, len(codes)))
         parts = [each[:, at] for each, at in zip(feedback, np.unravel_index(columns, shape), strict=True)]
         errors = functools.reduce(lambda a, b: (a[:, None] * b).reshape(-1, len(columns)), parts)
-        moved, own = left @ errors, errors[columns]
+        moved, own = errors.T @ left, errors[columns]
         for n, column in enumerate(columns):
-            exact, unit, before = wanted[:, column], scale[:, column], left[:, column].copy()
-            codes[:, column] = codes_of((exact + moved[:, n] - before) / unit, bits)
-            left[:, column] = exact - codes[:, column] * unit
-            moved += np.outer(left[:, column] - before, own[n])
+            exact, unit, before = wanted[column], scale[column], left[column].copy()
+            codes[column] = codes_of((exact + moved[n] - before) / unit, bits)
+            left[column] = exact - codes[column] * unit
+            moved[n + 1 :] += np.outer(own[n, n + 1 :], left[column] - before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,37 +255,45 @@ class Halves:
         u, v = (short * roots, long / roots)[:: 1 if is_wide else -1]
         return self.rows.times(u, 1), self.columns.times(v, 1), values[:, 0] ** 2
 
-    def square(self, gap: Any) -> float:
-        """‖G^½·gap·C^½‖²."""
-        return float(np.vdot(self.rows.times(gap.T, 2).T, self.columns.times(gap, 2)))
-
     @kept
     def dense(self, bits: int, group: int | None) -> Rounded:
         """The scales and codes of the weight itself."""
         return self.columns.rounded(self.matrix, bits, group, descends=True)
 
-    @kept
-    def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
-        """The scales and codes of Uᵀ and V of full rank."""
-        u, v, _ = self.factors
-        return (*self.rows.rounded(u, bits), *self.columns.rounded(v, bits))
-
     @functools.cached_property
     def norm(self) -> float:
         """‖G^½·W·C^½‖²."""
-        return self.square(self.matrix) or 1.0
+        turned = self.columns.times(self.rows.times(self.matrix.T, 2).T, 2)
+        return float(np.vdot(self.matrix, turned)) or 1.0
 
+    @functools.cached_property
+    def told(self) -> tuple[Any, Any]:
+        """The rows whose rounding tells what that of all loses, and the part of the loss that a square of each is.
+
+        Of a large matrix, rows are drawn at equal distances of the sum of squares, so that large rows count.
+        """
+        weights, count = self.rows.diagonals[0] / self.norm, SAMPLED // self.matrix.shape[1] + 1
+        if 2 * count > len(weights):
+            return slice(None), weights
+        squares = _sums(self.matrix, self.columns.times(self.matrix, 2)) * weights + 1e-300
+        ends = squares.cumsum()
+        at = np.searchsorted(ends, (np.arange(count) + 0.5) / count * ends[-1])
+        return at, weights[at] / squares[at] * ends[-1] / count
+
+    @kept
     def dense_loss(self, bits: int, group: int | None) -> float:
-        """The relative loss of the weight itself rounded."""
-        return self.square(self.matrix - scaled(*self.dense(bits, group))) / self.norm
+        """The relative loss of the weight itself rounded: errors of different rows are independent."""
+        at, weights = self.told
+        return float(self.columns.lost(self.matrix[at], bits, group, descends=True) @ weights)
 
     @kept
     def noise(self, bits: int) -> Any:
-        """What rounding loses of each rank."""
-        (u, v, squares), (scales, left, others, right) = self.factors, self.of_rank(bits)
-        gap_u, gap_v, own = u - left * scales, v - right * others, np.sqrt(squares)
-        lost_u, lost_v = _sums(gap_u, self.rows.times(gap_u, 2)), _sums(gap_v, self.columns.times(gap_v, 2))
-        return (lost_u + lost_v) * own + lost_u * lost_v
+        """What rounding loses of each rank; between those that are rounded it is interpolated."""
+        u, v, squares = self.factors
+        at, every = slice(None, None, max(u.size, v.size) // SAMPLED or 1), np.arange(len(squares))
+        own = np.sqrt(squares[at]) + 1e-15
+        part_u, part_v = self.rows.lost(u[at], bits) / own, self.columns.lost(v[at], bits) / own
+        return np.interp(every, every[at], part_u + part_v + part_u * part_v) * squares
 
     def loss(self, bits: Sequence[int]) -> float:
         """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""
@@ -294,8 +305,7 @@ class Halves:
         squares, count = self.factors[2], sum(self.matrix.shape)
         lost = np.stack([*map(self.noise, widths), squares])
         sizes = np.array([*(bits * count + 64 for bits in widths), 0])[:, None]  # and two scales
-        prices = squares[0] / count * PRICES
-        chosen = ((lost + price * sizes).argmin(axis=0) for price in prices)
+        chosen = ((lost + price * sizes).argmin(axis=0) for price in squares[0] / count * PRICES)
         counts = (np.bincount(each, minlength=len(sizes))[:-1].tolist() for each in chosen)
         return [*dict.fromkeys(tuple(each) for each in counts if sum(each))]
 
@@ -305,9 +315,10 @@ class Halves:
         Ranks of equal bits are fitted to what all others leave, U to V as it is rounded, then V to U, and rounded
         again. All scales are then those that lose least together.
         """
-        made = [self.of_rank(each) for each in bits]
-        parts = ([each[part][n] for n, each in enumerate(made)] for part in range(4))
-        scales, left, others, right = map(np.stack, parts)
+        u, v, _ = self.factors
+        made = {each: (*self.rows.rounded(u, each), *self.columns.rounded(v, each)) for each in {*bits}}
+        chosen = ([part[n] for part in made[each]] for n, each in enumerate(bits))
+        scales, left, others, right = map(np.stack, zip(*chosen, strict=True))
         best: tuple[float, tuple[Any, Any, Any, Any]] = self._joined(left, others, right)
         for _ in range(SWEEPS):
             for each in dict.fromkeys(bits):

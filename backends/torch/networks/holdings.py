@@ -108,7 +108,9 @@ def _metric(sides: Sides, shape: tuple[int, ...], damping: float) -> Metric | No
 
 def _add(sums: Sides, more: Mapping[tuple[int, ...], torch.Tensor], count: float) -> None:
     for dims, each in more.items():
-        sums[dims] = sums[dims] + count * each if dims in sums else count * each
+        if dims not in sums:
+            sums[dims] = torch.zeros_like(each, dtype=torch.float64)
+        sums[dims].add_(each, alpha=count)
 
 
 def _second(
@@ -127,7 +129,7 @@ def _second(
         found = torch.bincount(rows[:, 0].long(), weights.double(), minlength=count)
         return {dims: torch.diag(found)} if count <= MOST else {}
     if count <= (MOST if len(dims) == 1 else WIDE):
-        return {dims: (rows.mT @ rows).double()}
+        return {dims: rows.mT @ rows}
     if len(dims) == 1:
         return {}
     array = rows.reshape(len(rows), sizes[0], -1)
