@@ -17,12 +17,9 @@ from jax.sharding import Mesh as DeviceMesh
 from tensornet.errors import BackendError
 from tensornet.graph.graph import Graph
 from tensornet.planning.plans import Plan
-from tensornet.runtime.executable import PLANS, Executable
-from tensornet.sharding.mesh import Mesh
+from tensornet.runtime.executable import PLANS, Executable, not_an_array
+from tensornet.sharding.mesh import Mesh, Placement
 from tensornet.sharding.sharded import shard_graph
-
-from ...runtime.executable import not_an_array
-from ...sharding.mesh import Placement
 
 OLDEST = (0, 10)
 """The oldest version of JAX with all collectives between arrays that vary and arrays that do not."""

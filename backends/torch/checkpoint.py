@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from ...protocol import Argument, Kept
+from tensornet.protocol import Argument, Kept
+
 from ..loops import scan
 from .functions import SHARED
 from .products import is_differentiated

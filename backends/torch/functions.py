@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch.nn import functional
 
+from tensornet.device.cost_model import MAPPED
 from tensornet.errors import ShapeError, no_positions, outside
 
-from ...device.cost_model import MAPPED
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach

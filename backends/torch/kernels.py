@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ...device.cost_model import MAPPED
+from tensornet.device.cost_model import MAPPED
+
 from ..windows import Pools, Windows, convolutions, elements, margins, reach
 from .products import is_differentiated, is_eager, with_vjp
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from tensornet.codegen.context import identifier
+from tensornet.codegen.function import LoadedProgram, Place, constant_array, define
 from tensornet.codegen.program import check_tuning
 from tensornet.display import Memory, in_bytes
 from tensornet.dtypes import element_type
@@ -18,12 +20,9 @@ from tensornet.graph.graph import Graph
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
 from tensornet.runtime.compiling import fitting
-from tensornet.runtime.executable import Executable, Ready
+from tensornet.runtime.executable import Executable, Ready, check_backward
 from tensornet.runtime.initial_values import init
 
-from ...codegen.context import identifier
-from ...codegen.function import LoadedProgram, Place, constant_array, define
-from ...runtime.executable import check_backward
 from .call_cache import GuardedCache
 from .products import is_recorded
 

@@ -90,8 +90,8 @@ class Leaf:
     name: str
     kind: Annotated[str, ("input", "parameter", "constant")]
     dims: tuple[Dim, ...]
-    start: tuple[Annotated[str, STARTS], float] | Constant | None = None
-    value: Constant | None = None
+    start: tuple[Annotated[str, STARTS], float] | Constant | None = field(default=None, hash=False)
+    value: Constant | None = field(default=None, hash=False)  # it may be large
     holds: Element | None = None
 
     @functools.cached_property

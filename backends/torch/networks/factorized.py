@@ -11,14 +11,13 @@ from typing import Any, TypeAlias
 import torch
 
 from tensornet.compression.levels import WEIGHT
-from tensornet.errors import ShapeError
+from tensornet.errors import EquationError, ShapeError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph
 from tensornet.weights.equations import LETTERS, Modes, bits_of_ranks, formed, rounding_of
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
 
-from ....errors import EquationError
 from ..module import held_value
 from ..module import make as module_of
 from ..products import is_recorded
