@@ -123,7 +123,7 @@ class Recurrence(_Opened):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
-        is_plain = isinstance(input, torch.Tensor) and input.ndim == 3
+        is_plain = self._is_plain(input)  # torch refuses other sizes
         is_bare = not (torch.is_grad_enabled() or is_recorded())
         watched = any(each._forward_hooks for each in self._modules.values() if each is not None)
         if is_plain and (watched or (is_bare and is_traced())):  # by transforms, which kernels do not know
@@ -134,6 +134,11 @@ class Recurrence(_Opened):
         if is_plain and is_bare and not (draws or _is_mixed(input) or not input.numel()):
             return self._measured(input, hx)
         return self._fused(input, hx)
+
+    def _is_plain(self, input: Any) -> bool:
+        """Whether an input is a batch of sequences as wide as the module reads."""
+        is_batch = isinstance(input, torch.Tensor) and input.ndim == 3
+        return is_batch and input.shape[-1] == self.base.input_size
 
     def _one_by_one(self, input: Any, hx: Any) -> Any:
         """A packed batch, each sequence in a loop of its own, so that layers see no padding."""
@@ -173,8 +178,7 @@ class Recurrence(_Opened):
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights."""
         base = self.base
-        is_plain = isinstance(input, torch.Tensor) and input.ndim == 3 and input.shape[-1] == base.input_size
-        if not is_plain or base._forward_hooks or base._forward_pre_hooks:
+        if not self._is_plain(input) or base._forward_hooks or base._forward_pre_hooks:
             return self._by_module(input, hx)
         states, (weights, factor, _) = self._starts(input, hx), self._flat()
         x = input if factor is None else torch.nn.functional.linear(input, factor)
