@@ -40,6 +40,7 @@ from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import approximate
 from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
+from tensornet.fitting.rounding import Halves
 from tensornet.weights.equations import formed
 
 from .conftest import bert, examples, sampled
@@ -630,6 +631,22 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
             least = math.sqrt(squares[rank:].sum() / squares.sum())  # of all matrices of this rank
             final = lost((codes[0] * scales[0]) @ (codes[1] * scales[1][:, None]))
             assert least <= final <= first * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_some_rows_and_ranks_of_a_large_weight_give_its_loss(
+    bits: int, weighed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(bits)
+    weight = draw.standard_t(4, (512, 192)) * draw.lognormal(0, 0.5, (512, 1))
+    x = draw.standard_normal((600, 192)) @ draw.standard_normal((192, 192))
+    metric = Metric((1,), x.T @ x, 1e-3) if weighed else None
+    exact, some = Halves(weight, metric), Halves(weight, metric)
+    lost = exact.dense_loss(bits, None), exact.loss((bits,) * 96)
+    monkeypatch.setattr("tensornet.fitting.rounding.SAMPLED", 192 * 120)
+    assert len(some.told[1]) < 128 < len(exact.told[1])
+    assert (some.dense_loss(bits, None), some.loss((bits,) * 96)) == pytest.approx(lost, rel=0.15)
 
 
 def test_each_rank_has_its_bits(tmp_path: Path) -> None:
