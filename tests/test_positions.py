@@ -131,3 +131,22 @@ def test_positions_of_each_example_under_vmap(text: str) -> None:
     x, n = torch.randn(3, 5, 2), torch.randint(0, 4, (3, 5))
     found = torch.func.vmap(lambda x, n: run({}, x, n))(x, n)
     torch.testing.assert_close(found, torch.stack([run({}, *each) for each in zip(x, n, strict=True)]))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_table_by_distance_is_multiplied_before_it_is_read(backend: str) -> None:
+    b, h, n, d = 2, 3, 32, 64
+    draw = np.random.default_rng(0)
+    q, k, R = (
+        draw.normal(size=(b, n, h, d)),
+        draw.normal(size=(b, n, h, d)),
+        draw.normal(size=(2 * n - 1, h, d)),
+    )
+    text = "s[b,h,i,j] = q[b,i,h,d] * k[b,j,h,d] + q[b,i,h,d] * R[i-j+n-1,h,d]"
+    graph = tn.layer(text, inputs="q[b,i,h,d] k[b,j,h,d] R[m,h,d]", n=n, i=n, j=n)
+    at = np.arange(n)[:, None] - np.arange(n) + n - 1
+    expected = np.einsum("bihd,bjhd->bhij", q, k) + np.einsum("bihd,ijhd->bhij", q, R[at])
+    found = tn.compile(graph, backend=backend)({}, *tn.to_backend({"q": q, "k": k, "R": R}, backend).values())
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5)
+    plan = tn.plan(graph, backend=backend, b=b, h=h, d=d)
+    assert plan.peak_memory < n * n * h * d * 4  # no matrix of all pairs and features

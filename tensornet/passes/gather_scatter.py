@@ -18,6 +18,9 @@ A product that is written at positions is treated as a product with ones in it.
 
 - `all[n,v,f] = x[n,c]*W[v,f,c]` multiplies each row by all matrices, and is read at the position: `all[n,p[n],f]`;
 - `grouped_matmul[c](x[n,c], W[p[n],f,c])` multiplies the rows of each matrix together.
+
+The first of them serves positions by distance too: `q[i,c]*R[i-j+n-1,c]` is `all[i,m] = q[i,c]*R[m,c]`, read at
+`all[i,i-j+n-1]`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from dataclasses import dataclass
 from ..frontend.elaborate_ir import NodeRule
 from ..graph.shape_inference import size_expression
 from ..ir.node import (
+    Affine,
     Axis,
     Gather,
     Node,
@@ -43,6 +47,7 @@ from ..ir.node import (
     index,
     multiplied,
     part,
+    partial_reads,
     summed_axes,
 )
 from ..ir.positions import Ones, applied, chooses, counted, ones_of, read_at, with_ones
@@ -235,41 +240,49 @@ def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: Sizes) -> Oper
 # ---------------------------------------------------------------------------- grouped GEMM
 
 
-def grouped_gemms(context: PassContext, _: Program, product: Node) -> Iterator[Change]:
+def grouped_gemms(context: PassContext, program: Program, product: Node) -> Iterator[Change]:
     """Ways to multiply rows by matrices that positions select."""
     for at, matrices in enumerate(product.operands if product.op == "contract" else ()):
-        d = _told(matrices)
-        if d is None or matrices.node.element is not Element.NUMBER:
+        told = _told(matrices, product, program.same)
+        if told is None or matrices.node.element is not Element.NUMBER:
             continue
         own = {entry.axis for entry in matrices.reads} - {None}
         summed = own & summed_axes(product)
         others = [each for n, each in enumerate(product.operands) if n != at]
         needed = [each for each in others if summed.intersection(axes_of(each.reads))]
-        if not summed or own & {*axes_in(needed)} != summed:
-            continue
         rest = [each for each in others if each not in needed]
-        for made in _products(product, needed, matrices, d, summed, rest, context.supported):
+        if not summed:
+            continue
+        grouped = isinstance(told, Gather) and own & {*axes_in(needed)} == summed
+        supported = context.supported if grouped else ()
+        for made in _products(product, needed, matrices, told, summed, rest, supported):
             yield Change(product, made)
 
 
-def _told(factor: Operand) -> int | None:
-    """The one dimension in which a factor is gathered; None unless separate axes index all other dimensions."""
-    gathers = [d for d, entry in enumerate(factor.reads) if isinstance(entry, Gather)]
-    tells = {*axes_of(tuple(factor.reads[d] for d in gathers))}
+def _told(factor: Operand, product: Node, same: Callable[[Size, Size], bool]) -> Affine | Gather | None:
+    """Where a factor is read at positions, in one dimension; None unless separate axes index all other dimensions.
+
+    Positions by distance are along axes that the product keeps: others are the windows of a convolution.
+    """
+    told = [*partial_reads(factor, product.sizes, same)]
+    tells = {*axes_of(tuple(told))}
     plain = {entry.axis for entry in factor.reads} - {None, *tells}
-    return gathers[0] if len(gathers) == 1 and len(plain) == len(factor.reads) - 1 else None
+    if len(told) != 1 or not tells or len(plain) < len(factor.reads) - 1:
+        return None
+    is_window = isinstance(told[0], Affine) and not tells.isdisjoint(summed_axes(product))
+    return None if is_window or told[0].axis is not None else told[0]
 
 
 def _products(
     product: Node,
     needed: list[Operand],
     matrices: Operand,
-    d: int,
+    told: Affine | Gather,
     summed: set[Axis],
     rest: list[Operand],
     supported: Container[str],
 ) -> Iterator[Node]:
-    """A product of rows with gathered matrices: once by groups, and once with each row times all matrices."""
+    """A product of rows with selected matrices: once by groups, and once with each row times all matrices."""
     sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     rows = part(needed, (), sizes)
     if rows.node.element is not Element.NUMBER:
@@ -277,8 +290,7 @@ def _products(
     if GROUPED_MATMUL.name in supported:
         call = GROUPED_MATMUL.name, (rows, matrices), tuple(sorted(summed)), ()
         yield computed(product, call, rest, sizes)
-    sizes["which"] = matrices.node.shape[d]
-    told = matrices.reads[d]
+    sizes["which"] = matrices.node.shape[matrices.reads.index(told)]
     reads = tuple(along("which") if entry is told else entry for entry in matrices.reads)
     every = part([*needed, Operand(matrices.node, reads)], summed, sizes)
     read = tuple(told if entry.axis == "which" else entry for entry in every.reads)
