@@ -61,6 +61,52 @@ def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(fo
         )
 
 
+DISTANCES = {
+    "squares": ("y[b,i,j] = sum[c]((x[b,i,c] - z[b,j,c]) ** 2)", "x[b,i,c] z[b,j,c]"),
+    "a product": ("y[i,j] = (x[i,c] - z[j,c]) * (x[i,c] - z[j,c]) / 8", "x[i,c] z[j,c]"),
+    "a mean": ("y[j,i] = mean[c,d](square(z[j,c,d] - x[i,c,d]))", "x[i,c,d] z[j,c,d]"),
+    "norms": ("y[b,i,j] = norm[c](x[b,i,c] - z[b,j,c])", "x[b,i,c] z[b,j,c]"),
+    "of one tensor": ("s[i,j] = sum[c]((x[i,c] - x[j,c]) ** 2)\ny[i,j] = exp(-s[i,j] / 9)", "x[i,c]"),
+    "norms of one tensor": ("y[i,j] = norm[c](x[i,c] - x[j,c])", "x[i,c]"),
+}
+"""Distances of pairs in equations, and what they are given."""
+
+
+@pytest.mark.parametrize("form", DISTANCES)
+def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(form: str) -> None:
+    """Values, gradients and their gradients, also far from 0 and where two rows are the same."""
+    text, inputs = DISTANCES[form]
+    graph = tn.layer(text, inputs=inputs)
+    sizes = {
+        name: size
+        for name, size in (("b", 2), ("i", 40), ("j", 30), ("c", 16), ("d", 3))
+        if name in graph.open_sizes
+    }
+    given = {name: each + 100 for name, each in drawn(graph, **sizes).items()}
+    run = tn.compile(graph, backend="torch")
+    tensors = {name: torch.tensor(each, requires_grad=True) for name, each in given.items()}
+    found = run({}, *tensors.values())
+    assert "pairwise_distance" in run.plan.code
+    assert "pairwise_distance" not in tn.plan(graph, backend="numpy", **sizes).code
+    (expected,) = by_numpy(graph, given).values()
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+    seed = np.random.default_rng(1).normal(size=expected.shape)
+    coming = torch.tensor(seed, requires_grad=True)
+    gradients = torch.autograd.grad(found, [*tensors.values()], coming, create_graph=True)
+    exact = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
+    for name, gradient in zip(given, gradients, strict=True):
+        np.testing.assert_allclose(gradient.detach().numpy(), exact[f"{name}.grad"], rtol=1e-9, atol=1e-9)
+    if "norm" in text:  # its second derivative is infinite where two rows are the same
+        return
+    squares = sum(each.square().sum() for each in gradients)
+    assert all(each.isfinite().all() for each in torch.autograd.grad(squares, [coming, *tensors.values()]))
+
+
+def test_single_rows_are_no_pairs() -> None:
+    graph = tn.layer("y[b] = sum[c]((x[b,c] - z[b,c]) ** 2)", inputs="x[b,c] z[b,c]")
+    assert "pairwise_distance" not in tn.plan(graph, backend="torch", b=64, c=512).code
+
+
 def test_dropout_inside_the_kernel_drops_and_keeps_the_mean() -> None:
     graph = tn.layer(
         "y[b,i,f] = dropout(softmax[j](q[b,i,d] * k[b,j,d]), 0.25) * v[b,j,f]",

@@ -31,7 +31,7 @@ from .products import is_differentiated, is_eager, with_vjp
 __all__ = [
     *("large_linear", "large_matmul", "scaled_dot_product_attention"),
     *("convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
-    *("deviation", "normalize", "variance"),
+    *("deviation", "normalize", "pairwise_distance", "variance"),
 ]
 
 
@@ -323,3 +323,50 @@ def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
     it, a view is not written into either: autograd would copy the gradient.
     """
     return is_eager(made, other) and not (made._is_view() and is_differentiated(made, other))
+
+
+# ---------------------------------------------------------------------------- pairwise distances
+
+
+def pairwise_distance(p: torch.Tensor, q: torch.Tensor, root: bool) -> Any:
+    """y[b,i,j] = Σ (p[b,i,c] − q[b,j,c])², or its root, without a tensor of the differences."""
+    is_whole = is_eager(p, q) and p.dtype in (torch.float32, torch.float64)
+    functions = (_distance, _differences) if root else (_square, _squares)
+    return functions[not is_whole](p, q)
+
+
+def _differences(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(p[:, :, None] - q[:, None], dim=-1)  # type: ignore[no-any-return]
+
+
+def _squares(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return (p[:, :, None] - q[:, None]).square().sum(-1)
+
+
+def _distances(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    found = torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
+    return found, found
+
+
+def _square_vjp(
+    p: torch.Tensor, q: torch.Tensor, gradient: torch.Tensor, wanted: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of squares, by products. Operands are centred: what all rows have in common would be rounded."""
+    centre = q.mean(-2, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+    p, q = p - centre, q - centre
+    of_p = 2 * (p * gradient.sum(-1)[..., None] - gradient @ q) if wanted[0] else None
+    of_q = 2 * (q * gradient.sum(-2)[..., None] - gradient.mT @ p) if wanted[1] else None
+    return of_p, of_q
+
+
+def _distance_vjp(
+    p: torch.Tensor, q: torch.Tensor, distances: torch.Tensor, gradient: torch.Tensor, wanted: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of roots of squares, 0 where these are 0."""
+    return _square_vjp(p, q, torch.where(distances == 0, 0.0, gradient / (2 * distances)), wanted)
+
+
+_square = with_vjp(
+    lambda p, q: _distances(p, q)[0].square_(), _square_vjp, (0, 1), (0, 1), _squares, asks=True
+)
+_distance = with_vjp(_distances, _distance_vjp, (0, 1, 2), (0, 1), _differences, asks=True)

@@ -564,16 +564,19 @@ class _Search:
             name: tuple(dict.fromkeys(names.get(axis, axis) for axis in free_axes(each)))
             for name, each in found.bound.items()
         }
-        places = {run[0]: each for run, each in runs if run and run[0] in pattern.placed}
+        beside = {axis for each in found.beside[0] for axis in free_axes(each)}
+        form = pattern.expression
+        outermost = form.summed if isinstance(form, Contraction) else ()
+        every = [(outermost, found.beside[1] - beside), *runs]
+        places = {run[0]: each for run, each in every if run and run[0] in pattern.placed}
         groups = groups_of(pattern, axes, places)
         if groups is None:
             return None
         for run, told in runs:
             if bool(run) is not bool(told) or told != {axis for each in run for axis in groups[each]}:
                 return None
-        if isinstance(pattern.expression, Contraction) and pattern.expression.summed:
-            beside = {axis for each in found.beside[0] for axis in free_axes(each)}
-            summed = {axis for each in pattern.expression.summed for axis in groups[each]}
+        if outermost:
+            summed = {axis for each in outermost for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:
                 return None
         lengths = {
