@@ -15,7 +15,6 @@ from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
 from ..ir.node import Node, cast, leaf, rebuilt
 from ..language.equation import Equation
-from ..language.expression import Ref, occurring
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..scan.cut import put_together
@@ -60,11 +59,7 @@ class JointGraph:
 def _tidy(graph: Graph) -> Graph:
     """The graph without sizes that nothing in it mentions, and without formulas of axes that tensors size."""
     told = (pair for pair in graph.sizes if isinstance(pair[1], int) or pair[0] in graph.by_name)
-    graph = replace(graph, sizes=tuple(told))
-    used = set(graph.without_unused_sizes().bound)
-    for equation in graph.own:  # what tells an axis its size may go later, as the inputs of a tangent do
-        used.update(name for part in equation.parts if not isinstance(part, Ref) for name in occurring(part))
-    return replace(graph, sizes=tuple(pair for pair in graph.sizes if pair[0] in used))
+    return replace(graph, sizes=tuple(told))
 
 
 # ---------------------------------------------------------------------------- partition

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..graph.graph import Apply, Graph, of_tensors_named, own_windows
 from ..graph.leaves import Leaf, scoped
-from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
+from ..graph.shape_inference import Axis, Dim, dim_size, resized
 from ..graph.unify import Unifier, with_sizes
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Calling, Equation, renamed_axes, sizes_in_brackets, spoken_sizes
@@ -115,23 +115,8 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
         body=tuple(of_tensors_named(item, names) for item in body) if names else body,
         outputs=tuple(names.get(name, name) for name in graph.outputs),
-        sizes=tuple((known | _sizes_used(values, own, known, leaves, body)).items()),
+        sizes=tuple((dict(values) | known).items()),
     )
-
-
-def _sizes_used(
-    values: Sizes,
-    own: set[str],
-    known: Mapping[str, Any],
-    leaves: Sequence[Leaf],
-    body: Sequence[Equation | Apply],
-) -> dict[str, Any]:
-    """The sizes of the caller that a block uses, besides those that are known."""
-    used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
-    used.update(name for size in known.values() for name in size_names(size))
-    for item in body:
-        used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
-    return {name: value for name, value in values if name in used and name not in known}
 
 
 def names_of_sizes(graph: Graph) -> set[str]:

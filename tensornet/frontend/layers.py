@@ -481,8 +481,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     solved = text.unifier.solved()
     items = [item.applied() if isinstance(item, Matched) else item for item in text.items]
     calls = tuple(each for each in items if isinstance(each, Apply))
-    sizes_of_calls = {name for call in calls for name in call.graph.bound}
-    text.axes.update(sizes_of_calls)
+    text.axes.update(*(call.graph.bound for call in calls))
     body = tuple(
         item
         if isinstance(item, Apply)
@@ -491,16 +490,16 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     )
     equations = tuple(each for each in body if isinstance(each, Equation))
     _check_unused(text, leaves)
-    by_name = {
-        name
+    formulas = {
+        name: solved[name]
         for equation, (_, scope) in zip(equations, own, strict=True)
         for name in sized_by_name(equation.right)
-        if text.unifier.same(scope[name], symbol(name))
+        if name in solved
+        and text.unifier.same(scope[name], symbol(name))
         and (name in text.given or not _is_read(name, equation))
     }
-    names = _sizes_in(text, equations, leaves) | sizes_of_calls
     declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
-    graph = Graph(declared, body, outputs, text.unifier.sizes(names, by_name))
+    graph = Graph(declared, body, outputs, tuple((formulas | text.unifier.bound).items()))
     return inlined(graph, lambda call: not call.scope)
 
 
@@ -552,15 +551,6 @@ def _check_value(text: Text, name: str, kind: str, dims: tuple[Dim, ...], value:
         )
     for dim, size in zip(dims, value.shape, strict=True):
         text.unifier.unify(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, index_of(dims)))
-
-
-def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
-    names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
-    for equation in equations:
-        names.update(*(occurring(part) for part in equation.parts if not isinstance(part, Ref)))
-    for name in list(names):
-        names.update(size_names(text.unifier.resolve(symbol(name))))
-    return names
 
 
 def _check_unused(text: Text, leaves: list[Leaf]) -> None:

@@ -16,6 +16,7 @@ sizes, the axis gets a number.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -91,6 +92,16 @@ class Graph:
         object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
         check_names(self.leaves, self.body, self.outputs)
         self._check_sizes()
+        self._drop_unused_sizes()
+
+    def _drop_unused_sizes(self) -> None:
+        """Drops the values of sizes that nothing in it mentions, as a text must have none of these."""
+        used = self.by_name.union(self.outer_sizes, *(call.graph.bound for call in self.calls))
+        sizes = tuple(size for size in self.sizes if size[0] in used)
+        if sizes != self.sizes:
+            object.__setattr__(self, "sizes", sizes)
+            del self.__dict__["bound"], self.__dict__["outer_sizes"]
+            self._drop_unused_sizes()
 
     def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
         """Checks that the operands of a call have the dimensions and sizes that its block reads."""
@@ -288,6 +299,17 @@ class Graph:
         for call in self.calls:
             names.update(call.graph.open_sizes)
         return tuple(sorted(names - set(self.bound)))
+
+    @functools.cached_property
+    def outer_sizes(self) -> frozenset[str]:
+        """The names of sizes that it, or a block in it, gets from outside."""
+        names = {name for item in self.own for name in (*spoken_sizes(item), *sized_by_name(item.right))}
+        names -= self.by_name & self.bound.keys()
+        results = (self.named[name] for call in self.calls for name in call.results)
+        given = itertools.chain(*results, *(leaf.dims for leaf in self.leaves))
+        names |= size_names_of(given)
+        formulas = (size_names(size) for size in self.bound.values() if not isinstance(size, int))
+        return frozenset(names.union(*formulas, *(call.graph.outer_sizes for call in self.calls)))
 
     def called(self) -> Iterator[Call]:
         """Every call of a function in the graph and in the blocks that it calls; each block is visited once."""
@@ -503,12 +525,6 @@ class Graph:
         opened = inlined(self, lambda call: any(name.startswith(f"{call.scope}.") for name in inside))
         return replace(opened, outputs=found)
 
-    def without_unused_sizes(self) -> Graph:
-        """The graph without values of sizes that nothing in it mentions, as a text must have none of these."""
-        used = self.by_name.union(_outer_sizes(self), *(call.graph.bound for call in self.calls))
-        sizes = tuple(size for size in self.sizes if size[0] in used)
-        return self if sizes == self.sizes else replace(self, sizes=sizes).without_unused_sizes()
-
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
         wanted, before = set(self.outputs), 0
@@ -663,7 +679,7 @@ class _Inlining:
         for item in graph.body:
             self.taken.update(item.defines)
         self.meaning = {
-            name: evaluate(symbol(name), graph.bound) for name in set(graph.bound) | _outer_sizes(graph)
+            name: evaluate(symbol(name), graph.bound) for name in set(graph.bound) | graph.outer_sizes
         }
         self.sizes = dict(graph.sizes)
 
@@ -672,8 +688,7 @@ class _Inlining:
         names = {name: name for name in self.taken}
         self._place(self.whole, names, "", {})
         outputs = tuple(names[name] for name in self.whole.outputs)
-        found = replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
-        return found.without_unused_sizes()
+        return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""
@@ -724,20 +739,6 @@ class _Inlining:
                 is_known = evaluate(formula, self.whole.bound) == size
                 self.sizes.setdefault(chosen, formula if is_known else own)
         return renamed
-
-
-def _outer_sizes(graph: Graph) -> set[str]:
-    """The names of sizes that a graph, or a block in it, gets from outside."""
-    names: set[str] = set()
-    for part in graph.parts:
-        own = part.by_name & set(part.bound)
-        for leaf in part.leaves:
-            names.update(size_names_of(leaf.dims))
-        for equation in part.own:
-            names.update({*spoken_sizes(equation), *sized_by_name(equation.right)} - own)
-        for size in part.bound.values():
-            names.update(size_names(size))
-    return names
 
 
 # ---------------------------------------------------------------------------- arguments that are graphs

@@ -93,14 +93,6 @@ class Unifier:
         """The dimensions with all solutions substituted."""
         return resized(dims, self.resolve)
 
-    def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
-        """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
-        alone = set(by_name)
-        formulas = {name: self.resolve(symbol(name)) for name in alone if name in self.solution}
-        named = {*names, *alone}.union(*map(size_names, formulas.values()))
-        found = {name: self.bound[name] for name in named if name in self.bound}
-        return tuple(sorted({**{n: f for n, f in formulas.items() if f != symbol(n)}, **found}.items()))
-
 
 def with_sizes(
     equation: Equation,

@@ -39,7 +39,7 @@ def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | App
     given = zip(block.inputs, item.operands, strict=True)
     operands = tuple(name for leaf, name in given if leaf.name not in unread)
     block = replace(block, leaves=tuple(leaf for leaf in block.leaves if leaf.name not in unread))
-    return replace(item, graph=block.without_unused_sizes(), operands=operands, results=results)
+    return replace(item, graph=block, operands=operands, results=results)
 
 
 def _unread(block: Graph) -> set[str]:
