@@ -102,6 +102,41 @@ def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(for
     assert all(each.isfinite().all() for each in torch.autograd.grad(squares, [coming, *tensors.values()]))
 
 
+NORMS = {
+    "by hand": """
+    m[c] = mean[b,h,w](x[b,c,h,w])
+    v[c] = mean[b,h,w]((x[b,c,h,w] - m[c]) ** 2)
+    y[b,c,h,w] = (x[b,c,h,w] - m[c]) / sqrt(v[c] + 1e-5) * g[c] + u[c]
+    """,
+    "channels last": "y[b,h,w,c] = (x[b,h,w,c] - mean[b,h,w](x)) * rsqrt(var[b,h,w](x) + 1e-3) * g[c] + u[c]",
+    "without a gain": "y[b,c,h,w] = normalize[b,h,w](x[b,c,h,w])",
+    "a gain along them": "y[t,b,c] = normalize[t](x[t,b,c]) * g[t] + u[t]",
+    "a gain around": "y[b,c,h,w] = normalize[b,h,w](x[b,c,h,w]) * g[b,h,w] + u[b,h,w]",
+    "two axes kept": "y[b,h,c,w] = normalize[b,w](x[b,h,c,w]) * g[h,c] + u[h,c]",
+}
+"""Batch normalisation in equations."""
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 6, 5), (1, 3, 1, 1), (2, 0, 6, 5)])
+@pytest.mark.parametrize("form", NORMS)
+def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, sizes: tuple[int, ...]) -> None:
+    graph = tn.layer(NORMS[form], inputs="x")
+    lengths = zip("bchwt", (*sizes, 5), strict=True)
+    given = drawn(graph, **{name: size for name, size in lengths if name in graph.open_sizes})
+    tensors = {name: torch.tensor(each, requires_grad=True) for name, each in given.items()}
+    run = tn.compile(graph, backend="torch")
+    found = run({leaf.name: tensors[leaf.name] for leaf in graph.parameters}, tensors["x"])
+    assert ("batch_norm" in run.plan.code) or 0 in sizes
+    (expected,) = by_numpy(graph, given).values()
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9, atol=1e-9)
+    seed = np.random.default_rng(1).normal(size=expected.shape)
+    found.backward(torch.tensor(seed))
+    exact = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
+    for name, tensor in tensors.items():
+        assert tensor.grad is not None
+        np.testing.assert_allclose(tensor.grad.numpy(), exact[f"{name}.grad"], rtol=1e-8, atol=1e-8)
+
+
 def test_single_rows_are_no_pairs() -> None:
     graph = tn.layer("y[b] = sum[c]((x[b,c] - z[b,c]) ** 2)", inputs="x[b,c] z[b,c]")
     assert "pairwise_distance" not in tn.plan(graph, backend="torch", b=64, c=512).code

@@ -43,6 +43,7 @@ templates: Mapping[str, str] = {
     "matmul": "torch.matmul({0}, {1})",
     "scaled_dot_product_attention": "scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "signed_attention": "signed_attention({0}, {1}, {2}, {more})",
+    "batch_norm": "batch_norm({eps}, {0})",
     "pairwise_distance": "pairwise_distance({0}, {1}, {root})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",

@@ -31,7 +31,7 @@ from .products import is_differentiated, is_eager, with_vjp
 __all__ = [
     *("large_linear", "large_matmul", "scaled_dot_product_attention"),
     *("convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
-    *("deviation", "normalize", "pairwise_distance", "variance"),
+    *("batch_norm", "deviation", "normalize", "pairwise_distance", "variance"),
 ]
 
 
@@ -284,6 +284,18 @@ def normalize(
         return normed
     shape = (-1,) + (1,) * (x.ndim - axis - 1)
     return added(multiplied(normed, gain.reshape(shape)), bias.reshape(shape))
+
+
+def batch_norm(eps: float, x: torch.Tensor, *affine: torch.Tensor) -> torch.Tensor:
+    """(x − mean) / √(variance + eps) · gain + bias, over the first and the last of three dimensions."""
+    gain, bias = affine if affine and affine[0].ndim == 1 else (None, None)
+    if is_eager(x, *affine) and x.itemsize > 2 and x.numel():
+        normed = torch.native_batch_norm(x, gain, bias, None, None, True, 0.0, eps)[0]
+    else:
+        rows = x.movedim(1, 0)
+        normed = normalize(rows.flatten(1), 1, eps).view(rows.shape).movedim(0, 1)
+        normed = normed if gain is None or bias is None else normed * gain[:, None] + bias[:, None]
+    return normed * affine[0] + affine[1] if affine and gain is None else normed
 
 
 def variance(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:

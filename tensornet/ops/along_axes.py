@@ -9,6 +9,8 @@ The values of `passes` are means of NumPy and PyTorch. They are measured relativ
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -18,12 +20,15 @@ from .record import (
     Element,
     Example,
     Function,
+    KernelEquation,
     Known,
     Left,
     Lowering,
     Moments,
     Value,
     Writer,
+    layout_of,
+    left_of,
     names_in,
     numeric,
 )
@@ -47,6 +52,41 @@ def _lower_recur(lowering: Lowering, call: Call) -> Value:
     arguments = tuple(each if isinstance(each, Literal) else next(refs).ref for each in call.arguments)
     element = operands[0].element if operands else Element.WIDE
     return lowering.emit((*rest, *call.axes), replace(call, arguments=arguments), operands, element)
+
+
+def _around(call: Call, layouts: Sequence[Sequence[str]]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """The dimensions of the operands: of the first, the axes in brackets before the others, these, and those after.
+
+    A gain and a bias have either the axes in brackets or the others.
+    """
+    layout, *affine = layouts
+    kept = tuple(axis for axis in layout if axis not in call.axes)
+    at = min(map(layout.index, kept), default=len(layout))
+    before, after = tuple(layout[:at]), tuple(axis for axis in layout[at:] if axis in call.axes)
+    yield before, kept, after
+    yield from ((kept,) if not {*call.axes}.intersection(each) else (before, (), after) for each in affine)
+
+
+def _lower_batch_norm(lowering: Lowering, call: Call) -> Value:
+    """Lowers a normalisation over the axes on both sides of others; it never pays where these come first."""
+    values = numeric(lowering, [lowering.lower(each) for each in call.arguments])
+    dims = [*_around(call, [each.layout for each in values])]
+    values = [lowering.grouped(*each) for each in zip(values, dims, strict=True)]
+    right = replace(call, arguments=tuple(each.ref for each in values))
+    written = lowering.itemsize * lowering.count(*dims[0])
+    seconds = (
+        lowering.profile.computed(2.0 * written, written, NORMALIZE.passes[0]) if dims[0][0] else math.inf
+    )
+    return lowering.emit(left_of(dims[0]), right, values, values[0].element, seconds=seconds)
+
+
+def _spell_batch_norm(writer: Writer, call: Call, left: Left) -> str:
+    """The call with three dimensions."""
+    refs = cast("tuple[Ref, ...]", call.arguments)
+    dims = _around(call, [layout_of(each) for each in refs])
+    operands = (writer.view(*each, ones=True) for each in zip(refs, dims, strict=True))
+    text = writer.op(call.function, ", ".join(operands), **writer.options(call))
+    return writer.reshaped(text, left)
 
 
 def _spell_recur(writer: Writer, call: Call, left: Left) -> str:
@@ -151,6 +191,22 @@ ROWS = (
     _average("average_hardmax", "largest", "max"),
     _average("average_hardmin", "smallest", "min"),
     NORMALIZE,
+    Function(
+        "batch_norm",
+        "(a − mean) / √(variance + eps) · gain + bias",
+        "kept",
+        arity=(1, 3),
+        options=(("eps", 1e-5),),
+        yields="real",
+        complex="refused",
+        computes=(
+            KernelEquation("y[a,k] = normalize[a](x[a,k], eps) * gain[k] + bias[k]", axes=("a",)),
+            KernelEquation("y[a,k] = normalize[a](x[a,k], eps) * gain[a] + bias[a]", axes=("a",)),
+            KernelEquation("y[a,k] = normalize[a](x[a,k], eps)", axes=("a",)),
+        ),
+        lowered=_lower_batch_norm,
+        spelled=_spell_batch_norm,
+    ),
     RECUR,
     PREVIOUS,
     FOLLOWING,
