@@ -121,10 +121,7 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
 
 def names_of_sizes(graph: Graph) -> set[str]:
     """Every size name that the graph uses."""
-    names = set(graph.bound) | set(graph.open_sizes)
-    for equation in graph.own:
-        names.update(sized_by_name(equation.right), spoken_sizes(equation))
-    return names
+    return {*graph.bound, *graph.open_sizes}.union(*(sized_by_name(each.right) for each in graph.own))
 
 
 def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:

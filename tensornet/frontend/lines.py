@@ -84,8 +84,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     line = einstein(line, text.guessed)
     check_numbers(line.right)
     _check_positions(text, line)
-    line = _whole(text, line)
-    scope = text.sizes_around(line.right)
+    line, scope = _whole(text, line)
     _check_given(text, line, scope)
     _check_summed(text, line, scope)
     text.keep(line, scope)
@@ -235,14 +234,15 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
 
 
 @told_in("sizes")
-def _whole(text: Text, line: Equation) -> Equation:
-    """The line with windows that reach from end to end; for a shorter one, a line of its own cuts the tensor."""
-    dims = text.dims(line.right)
+def _whole(text: Text, line: Equation) -> tuple[Equation, Scope]:
+    """The line with windows that reach from end to end, and the sizes in it; for a shorter one, a line of its own cuts
+    the tensor."""
+    dims, unifier = text.dims(line.right), text.unifier
     shorter: list[Shorter] = []
     told = text.held(line.right)
-    scope_of(line.right, dims, text.unifier.unify, text.unifier.bound, told, shorter, solves=False)
+    scope = scope_of(line.right, dims, unifier.unify, unifier.bound, told, shorter, solves=False)
     if not shorter:
-        return line
+        return line, scope
     first = shorter[0]
     name = _unused(text, _part(first.ref, "cut"))
     own = dims[first.ref.name] or ()

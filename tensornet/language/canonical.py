@@ -10,7 +10,7 @@ elementwise maps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import EquationError
@@ -27,6 +27,7 @@ from .expression import (
     Size,
     calls_in,
     contraction,
+    flat,
     free_axes,
     is_random,
     is_scalar,
@@ -146,10 +147,8 @@ def _negated(condition: Expression) -> Expression:
     match condition:
         case Call(NOT.name, (inner,)):
             return inner
-        case Call(GREATER.name, (Call(INDEX.name) as a, Call(INDEX.name) as b)):
-            return replace(condition, function=GREATER_EQUAL.name, arguments=(b, a))
-        case Call(GREATER_EQUAL.name, (Call(INDEX.name) as a, Call(INDEX.name) as b)):
-            return replace(condition, function=GREATER.name, arguments=(b, a))
+        case Call(function, (Call(INDEX.name) as a, Call(INDEX.name) as b)) if function in _TURNED:
+            return replace(condition, function=_TURNED[function][0], arguments=(b, a))
     return Call(NOT.name, (condition,))
 
 
@@ -204,6 +203,7 @@ def _base(factor: Expression) -> tuple[Expression, float]:
 
 
 ONE, ZERO = Literal(1), Literal(0)
+_ONES = ONE, Literal(1.0)
 
 
 def spread(expression: Expression, axes: Iterable[str]) -> Expression:
@@ -214,32 +214,21 @@ def spread(expression: Expression, axes: Iterable[str]) -> Expression:
     return expression
 
 
-def without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
-    """The factors that are not 1, or a single 1 if there are none."""
-    return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
-
-
 def folded(expression: Expression) -> Expression:
     """The expression with numbers computed, ones and zeros dropped, and nested products flattened."""
-    expression = transform(expression, folded)
+    expression = flat(transform(expression, folded))
     value = scalar_value(expression) if is_scalar(expression) else None
     if value is not None and not isinstance(value, bool):
         return Literal(value)
     match expression:
+        case Contraction(factors) if ZERO in factors or Literal(0.0) in factors:
+            return ZERO
         case Contraction(factors, summed):
-            factors = tuple(
-                each
-                for factor in factors
-                for each in (
-                    factor.factors if isinstance(factor, Contraction) and not factor.summed else (factor,)
-                )
-            )
-            if ZERO in factors or Literal(0.0) in factors:
-                return ZERO
-            return contraction(without_ones(factors), summed, expression.place)
+            kept = tuple(each for each in factors if each not in _ONES)
+            return contraction(kept or (ONE,), summed, expression.place)
         case Call("add", terms):
-            return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
-        case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):
+            return sum_of(term for term in terms if term != ZERO)
+        case Call("power", (base, exponent)) if exponent in _ONES:
             return base
     return expression
 
