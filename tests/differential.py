@@ -24,7 +24,7 @@ import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.codegen.function import LoadedProgram as Loaded
 from tensornet.frontend.elaborate_ir import function_of, of_tensors
-from tensornet.graph.graph import Apply, reads
+from tensornet.graph.graph import Apply
 from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
@@ -152,7 +152,7 @@ def _made_of_states(graph: tn.Graph) -> set[str]:
     found = {name for group in graph.recurrences for name in group.names}
     for item in graph.body:
         recurs = isinstance(item, Apply) and any(part.recurrences for part in item.graph.parts)
-        if recurs or any(name in found for name, _ in reads(item)):
+        if recurs or not found.isdisjoint(item.reads):
             found.update(item.defines)
     return found
 

@@ -221,7 +221,7 @@ class Backward:
 
     def given_to(self, call: Apply) -> list[Node]:
         """The nodes that a call is given. Constants of its block may belong to the block only."""
-        return [self.nodes[name] for name in call.names().values() if name in self.nodes]
+        return [self.nodes[name] for name in call.reads if name in self.nodes]
 
     def order(self) -> list[Any]:
         """Nodes, calls by their number, and states, each after the items that it depends on."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.graph import Graph, of_tensors_named, reads
+from ..graph.graph import Graph, of_tensors_named
 from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
 from ..ir.node import Node, cast, leaf, rebuilt
@@ -74,7 +74,7 @@ def partitioned(passes: Backward) -> JointGraph:
     made = {*passes.nodes, *passes.names.values(), *(name for call in passes.calls for name in call.results)}
     made -= leaves | passes.given.keys() | outputs.keys()
     kept = dict.fromkeys(passes.names[each] for each in residuals)
-    kept |= dict.fromkeys(name for item in passes.items for name, _ in reads(item) if name in made)
+    kept |= dict.fromkeys(name for item in passes.items for name in item.reads if name in made)
     forward = _forward(passes, tuple(kept))
     backward = _backward(passes, forward, outputs, residuals, kept, renamed)
     used = {each.name for each in backward.inputs}
@@ -180,7 +180,7 @@ def _backward(
     leaves = {nodes[name]: each for name, each in known.items() if name in nodes}
     printed, bound = _printed(passes, leaves, made)
     body = [of_tensors_named(item, renamed) for item in put_together([*printed, *passes.items])]
-    read = {name for item in body for name, _ in reads(item)}.difference(*(item.defines for item in body))
+    read = {name for item in body for name in item.reads}.difference(*(item.defines for item in body))
     given = [each for each in passes.graph.leaves if each.name in read]
     left = (
         *(each for each in given if each.kind == "input"),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from ..graph.graph import Apply, Graph, given_to
+from ..graph.graph import Apply, Graph
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import dim_size, index_of
 from ..language.equation import Equation
@@ -122,7 +122,7 @@ def _left(equation: Equation) -> str:
 
 def _runs(graph: Graph) -> list[list[Line]]:
     """The lines of a graph in order; calls of one block, each on the results of the one before, are together."""
-    readers = Counter(name for item in graph.body for name in {*given_to(item)})
+    readers = Counter(name for item in graph.body for name in {*item.operands})
     readers.update(graph.outputs)
     runs = list[list[Line]]()
     for item in graph.body:
@@ -199,7 +199,7 @@ def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
     known = {leaf.name for leaf in graph.leaves}
     for run in runs:
         first, found = run[0], dict[tuple[tuple[str, ...], bool], dict[str, None]]()
-        given = ((name, show_index(index_of(graph.named[name]))) for name in given_to(first))
+        given = ((name, show_index(index_of(graph.named[name]))) for name in first.operands)
         read = _shifted(first.right, {}) if isinstance(first, Equation) else given
         for name, axes in read:
             results = made[name].defines if name in made else (name,)

@@ -354,7 +354,7 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
             case Declaration(name):
                 yield name
             case Equation():
-                yield from (ref.name for ref in statement.references if ref.name not in made)
+                yield from (name for name in statement.operands if name not in made)
             case Calling(block=block, scope=scope) if block in blocks:
                 yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
 

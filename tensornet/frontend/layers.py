@@ -360,7 +360,7 @@ def _size_names(statements: Sequence[Statement], alone: bool = False) -> set[str
     defined = {name for each in statements for name in each.defines}
     found, read = set[str](), set[str]()
     for each in (each for each in statements if isinstance(each, Equation)):
-        found |= {*each.axes, *occurring(each.right), *(ref.name for ref in each.references)}
+        found |= {*each.axes, *occurring(each.right), *each.operands}
         read.update(*(axes_of_index(ref.index) for ref in each.references if ref.name not in defined))
     declared = [each for each in statements if isinstance(each, Declaration)]
     given = {each.name for each in declared}

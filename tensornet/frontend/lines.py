@@ -17,7 +17,7 @@ from ..language.canonical import put
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
 from ..language.einstein import locate
-from ..language.equation import Calling, Equation, Opening, einstein, resolve, summed_alone
+from ..language.equation import Equation, Opening, einstein, resolve, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -328,9 +328,8 @@ def _part(ref: Ref, ending: str) -> str:
 
 def _unused(text: Text, stem: str, taken: Collection[str] = ()) -> str:
     """A name of a tensor or an axis that no line has, as a name that they share would tie their sizes."""
-    read = {each.name for line in text.lines for each in line.references}
-    given = {name for call in text.body if isinstance(call, Calling) for name in call.operands}
-    return fresh(stem, {*text.known, *text.axes, *taken, *read, *given})
+    read = (name for line in text.body for name in line.operands)
+    return fresh(stem, {*text.known, *text.axes, *taken, *read})
 
 
 def _axis_of_slice(dims: Mapping[str, tuple[Dim, ...]], ref: Ref, at: int, span: Span) -> str:

@@ -48,7 +48,7 @@ def _read_first(item: Equation | Called) -> Iterator[tuple[str, Place | None]]:
     if isinstance(item, Equation):
         yield from ((ref.name, ref.place) for ref in early(item))
     else:
-        yield from ((name, None) for name in item.names().values())
+        yield from ((name, None) for name in item.reads)
 
 
 def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> None:

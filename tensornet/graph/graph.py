@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 from ..codec import Scope as Prefix
 from ..codec import document, hashed_once, state_of
 from ..display import folded, preformatted
-from ..errors import EquationError, Place, ShapeError, check_arguments, near, told_in
+from ..errors import EquationError, ShapeError, check_arguments, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
@@ -344,7 +344,7 @@ class Graph:
         own = told_apart(self.leaves, self.calls)
         known = {leaf.name for leaf in own}
         for item in self.body:
-            if not known.issuperset(given_to(item)):
+            if not known.issuperset(item.operands):
                 return self.leaves
             known.update(item.defines)
             if isinstance(item, Apply):
@@ -532,7 +532,7 @@ class Graph:
             before = len(wanted)
             for item in reversed(self.body):
                 if wanted.intersection(item.defines):
-                    wanted.update(name for name, _ in reads(item))
+                    wanted.update(item.reads)
         return frozenset(wanted)
 
 
@@ -588,6 +588,11 @@ class Apply:
             if leaf.kind != "input":
                 yield replace(leaf, name=self.scoped(leaf.name))
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads, those that its block declares included."""
+        return tuple(self.names().values())
+
     def names(self) -> dict[str, str]:
         """The caller's name of each leaf of the block."""
         inputs = (leaf.name for leaf in self.graph.inputs)
@@ -613,19 +618,6 @@ class Apply:
     def shown(self, function: str) -> str:
         """The call as a line of text."""
         return shown_call(self.results, function, self.operands, self.scope)
-
-
-def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
-    """The tensors that an equation or a call reads, and where."""
-    if isinstance(item, Apply):
-        yield from ((name, None) for name in item.names().values())
-    else:
-        yield from ((ref.name, ref.place) for ref in item.references)
-
-
-def given_to(item: Equation | Apply) -> tuple[str, ...]:
-    """The tensors that an equation reads, or that a call is given."""
-    return item.operands if isinstance(item, Apply) else tuple(ref.name for ref in item.references)
 
 
 def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Any:

@@ -178,8 +178,9 @@ class Called(Protocol):
     def defines(self) -> tuple[str, ...]:
         """The tensors that it defines."""
 
-    def names(self) -> dict[str, str]:
-        """The caller's name of each tensor that it reads, by its name in the block."""
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads."""
 
     def leaves(self) -> Iterator[Leaf]:
         """Its parameters and constants, under their names in the caller."""

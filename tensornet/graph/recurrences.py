@@ -198,7 +198,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
         EquationError: tensors form a cycle other than along one axis, in one direction.
     """
     by_name = {each.name: each for each in equations}
-    reads = {each.name: dict.fromkeys(ref.name for ref in each.references) for each in equations}
+    reads = {each.name: dict.fromkeys(each.operands) for each in equations}
     found = []
     for group in strongly_connected(reads):
         if len(group) > 1 or group[0] in reads[group[0]]:

@@ -68,6 +68,13 @@ class Equation:
         """Every tensor read, in the order of the text."""
         return tuple(part for part in self.parts if isinstance(part, Ref))
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the tensors that it reads, in the order of the text."""
+        return tuple([ref.name for ref in self.references])
+
+    reads = operands
+
     @functools.cached_property
     def axes(self) -> frozenset[str]:
         """The names of its axes: those on the left, and those that index the tensors it reads."""

@@ -145,10 +145,7 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
 def _in_circles(lines: Sequence[Any]) -> Iterator[str]:
     """The tensors that a line reads at another position and that depend on what this line defines."""
     read = {
-        name: [ref.name for ref in line.references] if isinstance(line, Equation) else line.operands
-        for line in lines
-        if isinstance(line, Equation | Calling)
-        for name in line.defines
+        name: line.operands for line in lines if isinstance(line, Equation | Calling) for name in line.defines
     }
     for line in lines:
         for name in {ref.name for ref in _stepped(line)}.intersection(read):
@@ -390,7 +387,7 @@ def as_printed(lines: Sequence[Any]) -> list[Any]:
         if isinstance(line, Equation):
             printed[n] = replace(line, right=_in_brackets(line.right, lefts, starts))
     for line in [each for each in printed if isinstance(each, Equation)]:
-        for key in [key for key in starts if key[0] in (line.name, *(ref.name for ref in line.references))]:
+        for key in [key for key in starts if key[0] in (line.name, *line.operands)]:
             printed.insert(printed.index(line), starts.pop(key))
     try:
         return printed if lefts and recurring(printed) == [*lines] else list(lines)

@@ -355,7 +355,7 @@ class Lines(Written):
     @property
     def readers(self) -> Counter[str]:
         """How often each tensor is read in lines."""
-        return Counter(ref.name for line in self.own for ref in line.equation.references)
+        return Counter(name for line in self.own for name in line.equation.operands)
 
     # ---- writing
 

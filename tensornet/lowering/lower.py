@@ -165,7 +165,7 @@ def _asked_for(lines: Lines) -> Iterator[str]:
     for line in lines.own:
         sums = (part for part in line.equation.parts if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
-        yield from Counter(ref.name for ref in line.equation.references) - factors
+        yield from Counter(line.equation.operands) - factors
 
 
 def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:

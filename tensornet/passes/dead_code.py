@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from ..graph.graph import Apply, Graph, reads
+from ..graph.graph import Apply, Graph
 from ..language.equation import Equation
 from ..sizes import name_of, size_names
 
@@ -20,7 +20,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
     for item in reversed(graph.body):
         if not needed.isdisjoint(item.defines):
             kept.append(_needed_of(item, needed))
-            needed.update(name for name, _ in reads(kept[-1]))
+            needed.update(kept[-1].reads)
     body = tuple(reversed(kept))
     if body == graph.body:
         return graph

@@ -72,7 +72,7 @@ class Step:
     @functools.cached_property
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads."""
-        return tuple([ref.name for ref in self.equation.references])
+        return self.equation.operands
 
     @functools.cached_property
     def defines(self) -> tuple[str, ...]:

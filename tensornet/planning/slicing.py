@@ -340,14 +340,7 @@ class _Cut:
 @functools.lru_cache(maxsize=1024)
 def _reading(graph: Graph) -> tuple[tuple[Equation | Apply, tuple[str, ...]], ...]:
     """Each equation and call of a graph, with the tensors that it reads."""
-    return tuple((item, tuple(dict.fromkeys(_reads(item)))) for item in graph.body)
-
-
-def _reads(item: Equation | Apply) -> Iterator[str]:
-    if isinstance(item, Apply):
-        yield from item.names().values()
-    else:
-        yield from (ref.name for ref in item.references)
+    return tuple((item, tuple(dict.fromkeys(item.reads))) for item in graph.body)
 
 
 def _own(ref: Ref) -> list[str]:

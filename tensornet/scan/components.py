@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.graph import Apply, Graph, reads
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Along, Leaf
 from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
@@ -69,7 +69,7 @@ class Components:
         self.states, self.axes, self.calls = found.states, dict(found.program.names.axes), list[Apply]()
         self.taken = Taken(found.taken)
         self.numbers = itertools.count(len(self.leaves))
-        asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
+        asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.reads))
         own = {each.name for each in self.leaves.values()} - {each.name for each in self.states.values()}
         self.outputs = {name: found.nodes[name] for name in asked if name not in own}
         self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
@@ -167,7 +167,7 @@ class Components:
                 other.given(made, other.taken.fresh(f"{name}.given"), self.dims(one))
         found, steps = other._equations(states)
         body = tuple(put_together([*found.own, *steps]))
-        read = {each for item in body for each, _ in reads(item)}.difference(*(item.defines for item in body))
+        read = {each for item in body for each in item.reads}.difference(*(item.defines for item in body))
         leaves = (known for known in other.leaves.values() if known.name in read)
         return Graph(tuple(leaves), body, (name,), found.sizes)
 

@@ -23,7 +23,7 @@ from ..frontend.elaborate_ir import (
     scalar_expression,
     size_arguments,
 )
-from ..graph.graph import Apply, Graph, reads
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
@@ -179,7 +179,7 @@ def cut(graph: Graph) -> Cut:
     nodes = {each.name: expressions.tensors[each.name] for each in leaves}
     known = {each: name for name, each in nodes.items()} | tensors
     states = {each.node: each for each in expressions.defined_states(known)}
-    called = (name for call in graph.calls for name in call.names().values())
+    called = (name for call in graph.calls for name in call.reads)
     outputs = {name: expressions.tensors[name] for name in (*graph.outputs, *called) if name not in nodes}
     held = [each.behind for each in states.values()]
     held += [each.begin for each in states.values() if each.fill is None]
@@ -339,7 +339,7 @@ def put_together(items: Sequence[Item], told: bool = True) -> Iterator[Item]:
 
 def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
     """The items that an item must follow; for a step, those that its start reads and other steps."""
-    found = [makers[name] for name, _ in reads(item) if name in makers]
+    found = [makers[name] for name in item.reads if name in makers]
     if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
         return found
     begun = {ref.name for start in item.right.arguments[1:] for ref in references(start)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import EquationError, ShapeError, by_name
 from ..graph.argument_shapes import sizes_from_shapes
-from ..graph.graph import Apply, Graph, given_to, inlined, of_graph
+from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..graph.leaves import Constant, Leaf, told_by
 from ..graph.shape_inference import Axis, Dim
 from ..language.equation import Equation, spoken_sizes
@@ -190,7 +190,7 @@ class _Placing:
         waiting = dict(computed)
         body: list[Equation | Apply] = []
         for item in graph.body:
-            body += [waiting.pop(name) for name in given_to(item) if name in waiting]
+            body += [waiting.pop(name) for name in item.operands if name in waiting]
             body.append(self._call(graph, item, weights) if isinstance(item, Apply) else item)
         body += [call for name, call in waiting.items() if name in graph.outputs or name not in told]
         leaves: list[Leaf] = []
