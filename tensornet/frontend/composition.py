@@ -26,6 +26,11 @@ from .layers import add_call, gathered, layer
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 
+def _operator(form: str) -> Callable[[Any, Any], Any]:
+    """An operator of a tensor with a number, or with a tensor of the same dimensions, as a residual branch needs it."""
+    return lambda tensor, other: tensor._with(form, other)
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A symbolic tensor of a model under construction: its name and its trace."""
@@ -62,24 +67,9 @@ class Tensor:
         results: tuple[Tensor, ...] = self.trace.call(graph, tensors, scope)
         return results[0] if len(results) == 1 else results
 
-    def __add__(self, other: Any) -> Any:
-        """The sum with a tensor of the same dimensions or a number, as a residual branch needs it."""
-        return self._with("{} + {}", other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with("{} - {}", other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with("{} * {}", other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._with("{1} + {0}", other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with("{1} - {0}", other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._with("{1} * {0}", other)
+    __add__, __radd__ = _operator("{} + {}"), _operator("{1} + {0}")
+    __sub__, __rsub__ = _operator("{} - {}"), _operator("{1} - {0}")
+    __mul__, __rmul__ = _operator("{} * {}"), _operator("{1} * {0}")
 
     def _with(self, form: str, other: Any) -> Any:
         """Calls a layer of one elementwise operation."""

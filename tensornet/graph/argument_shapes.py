@@ -32,15 +32,12 @@ def sizes_from_shapes(
         for position, (dim, size) in enumerate(zip(leaf.dims, shape, strict=True)):
             dims.append((leaf, position, evaluate(dim_size(dim), graph.bound), size))
     formulas = [(leaf, formula, size) for leaf, _, formula, size in dims if not isinstance(formula, int)]
-    for _ in range(len(formulas) + 1):
-        before = len(known)
+    more = True
+    while more:
+        more = False
         for leaf, formula, size in formulas:
-            solved = solve_size(evaluate(formula, known), size)
-            if solved is not None and solved[0] not in known:
-                known[solved[0]] = solved[1]
-                origin[solved[0]] = leaf.name
-        if len(known) == before:
-            break
+            if solved := solve_size(evaluate(formula, known), size):
+                known[solved[0]], origin[solved[0]], more = solved[1], leaf.name, True
     for leaf, position, formula, size in dims:
         expected = evaluate(formula, known)
         if expected != size:
