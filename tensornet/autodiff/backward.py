@@ -512,12 +512,12 @@ def _of_padded(each: Node, gradient: Operand) -> Part:
     """The cotangent of the operand of a crop or a padding: the other of the two, with 0."""
     (operand,) = each.operands
     whole = [_axis(entry) for entry in each.result]
-    lengths = dict(zip(whole, each.shape, strict=True))
-    plain = _whole(gradient, {axis: along(axis) for axis in whole}, lengths, each.result)
-    moved = Operand(plain, each.result)
+    lengths, left = dict(zip(whole, each.shape, strict=True)), tuple(map(along, whole))
+    read = tuple(along(_axis(entry)) for entry in gradient.reads)
+    plain = node("copy", lengths, [Operand(gradient.node, read)], left, each.shape)  # from its first position
     options = (("fill", number(0)),)
-    made = node("copy", each.sizes, [moved], operand.reads, operand.node.shape, (), options)
-    left = tuple(map(along, whole))
+    moved = [Operand(plain, each.result)]
+    made = node("copy", each.sizes, moved, operand.reads, operand.node.shape, (), options)
     return Part(operand.node, left, (Operand(made, left),), dict(zip(whole, operand.node.shape, strict=True)))
 
 
@@ -556,14 +556,6 @@ def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Map
 def _axis(entry: Any) -> Axis:
     (axis,) = axes_of((entry,))
     return axis
-
-
-def _whole(
-    gradient: Operand, dims: Mapping[Axis, Affine], lengths: Mapping[Axis, Size], entries: Entries
-) -> Node:
-    """A cotangent with all dimensions, each starting at its first position."""
-    read = tuple(along(_axis(entry)) for entry in gradient.reads)
-    return node("copy", lengths, [Operand(gradient.node, read)], tuple(dims.values()), [*lengths.values()])
 
 
 # ---------------------------------------------------------------------------- functions

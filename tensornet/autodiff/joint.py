@@ -120,14 +120,11 @@ def _certain(passes: Backward, gradients: Sequence[Node]) -> list[Node]:
 
 def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
     """The tensors of the forward pass that the backward pass reads, in order."""
-    known = [each for each in passes.graph.leaves if each.name in passes.nodes]
-    leaves = {passes.nodes[each.name] for each in known}
-    constants = {passes.nodes[each.name] for each in known if each.kind == "constant"}
-    still, seen, waiting = {*constants}, set[Node](), [*outputs]
+    leaves = {passes.nodes[each.name] for each in passes.graph.leaves}
+    still, seen, found, waiting = set[Node](), set[Node](), set[Node](), [*outputs]
     for each in passes.program.nodes:
-        if each.op != "input" and not each.function.random:
-            still |= {each} if still.issuperset(each.children) else set()
-    found = set[Node]()
+        if each.op != "input" and not each.function.random and still.issuperset(each.children):
+            still.add(each)
     while waiting:
         each = waiting.pop()
         if each in seen:
@@ -145,14 +142,12 @@ def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
 
 def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
     """The forward pass, which also returns the tensors that are kept."""
-    states = passes.states
-    apart = {name for call in passes.calls for name in call.results}
-    apart |= {*(each.name for each in states), *(each.name for each in passes.graph.leaves)}
     outputs = {name: passes.nodes[name] for name in passes.program.names.outputs}
-    by_name = {name: each for each, name in passes.names.items() if each in passes.forward}
-    outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
+    names = ((each, name) for each, name in passes.names.items() if each in passes.forward)
+    made = {name: each for each, name in names if each.op not in ("input", "constant")}
+    outputs |= {name: made[name] for name in kept if name in made}
     printed, bound = _printed(passes, passes.program.leaves, outputs)
-    body = put_together([*printed, *map(passes.equation, states), *passes.calls])
+    body = put_together([*printed, *map(passes.equation, passes.states), *passes.calls])
     results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
     sizes = tuple({**passes.bound, **bound}.items())
     return _tidy(replace(passes.graph, body=tuple(body), outputs=results, sizes=sizes))
@@ -168,16 +163,12 @@ def _backward(
 ) -> Graph:
     """The backward pass, with residuals and seeds as inputs."""
     new = {each: leaf("input", each.shape, each.element, n=next(passes.numbers)) for each in residuals}
-    stand = {passes.names[each]: new[each] for each in residuals}
+    held = {name: _input(name, forward) for name in kept}
+    leaves = {passes.nodes[each.name]: each for each in passes.graph.leaves}
+    leaves |= {new[each]: held[passes.names[each]] for each in residuals} | dict(passes.given.values())
     made = dict(zip(outputs, rebuilt(outputs.values(), new), strict=True))
     passes.names = {new.get(each, each): name for each, name in passes.names.items()}
     passes.axes = {new.get(each, each): axes for each, axes in passes.axes.items()}
-    held = {name: _input(name, forward) for name in kept}
-    nodes = {each.name: passes.nodes[each.name] for each in passes.graph.leaves if each.name in passes.nodes}
-    nodes |= stand | {name: each for name, (each, _) in passes.given.items()}
-    known = {each.name: each for each in (*passes.graph.leaves, *held.values())}
-    known |= {name: placed for name, (_, placed) in passes.given.items()}
-    leaves = {nodes[name]: each for name, each in known.items() if name in nodes}
     printed, bound = _printed(passes, leaves, made)
     body = [of_tensors_named(item, renamed) for item in put_together([*printed, *passes.items])]
     read = {name for item in body for name in item.reads}.difference(*(item.defines for item in body))
