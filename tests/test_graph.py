@@ -164,6 +164,14 @@ def test_sizes_given_as_formulas_appear_in_formulas() -> None:
     assert tn.flop_formula(dense(i=D, o=4 * D)) == 8 * sympy.Symbol("b") * D**2
 
 
+def test_a_graph_keeps_no_size_that_nothing_in_it_mentions() -> None:
+    """Also where a block names an axis as its caller names a size of another block."""
+    joined = tn.layer("p[b,f] = x[b,i] * W[f,i]\ny[b,h] = concat[h](p[b,h], p[b,h])", inputs="x", f=4)
+    heads = tn.layer("y[b,(h,d)] = x[b,(h,d)] * g[h]", inputs="x", h=2)
+    graph = tn.model(lambda x: heads(joined(x, scope="a"), scope="b"), inputs="x[b,i]", i=3)
+    assert tn.layer(str(graph)) == graph == dataclasses.replace(graph, sizes=(*graph.sizes, ("unused", 3)))
+
+
 def test_a_model_of_symbolic_width_gives_its_formula() -> None:
     D, n = sympy.Symbol("D"), 3
 
