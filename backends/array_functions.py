@@ -73,6 +73,14 @@ class Functions:
         """An array of a shape, with the type and the device of another, to be written into."""
         return self.xp.empty(shape, dtype=like.dtype, device=self.device(like))
 
+    def empty_like(self, like: Any) -> Any:
+        """The same of the shape of another, in its order in memory where the library keeps that."""
+        return self.xp.empty_like(like)
+
+    def next_state(self, a: Any, y: Any, b: Any, room: Any) -> None:
+        """a · y + b, written into an array."""
+        room[...] = a * y + b
+
     def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
         return self.xp.zeros(shape, dtype=like.dtype, device=self.device(like))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 
 import numpy as np
@@ -238,3 +239,24 @@ def test_what_is_read_a_position_before_has_sizes_of_its_own() -> None:
     x, z = np.arange(6.0).reshape(2, 3), np.arange(10.0).reshape(2, 5)
     found = tn.compile(graph)({}, x, z, np.array([0, 2]), np.array([0, 4]))
     np.testing.assert_array_equal(found, [0, x[0, 2] * z[0, 4]])
+
+
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize("shape", [(3, 5, 9), (1, 1, 700), (2, 0, 4), (2, 3, 1)])
+def test_a_linear_recurrence_is_the_loop_position_by_position_and_in_rounds(
+    shape: tuple[int, ...], back: int
+) -> None:
+    draw = np.random.default_rng(0)
+    a, x = draw.uniform(-1, 1, shape), draw.normal(size=shape)
+    graph = tn.layer(f"y[b,c,t] = recur[t](a[b,c,t], x[b,c,t], start=0.5, back={back})", inputs="a x")
+    expected = np.full(shape, 0.5)
+    at = [*range(shape[-1])][:: -1 if back else 1]
+    for last, now in itertools.pairwise(at):
+        expected[..., now] = a[..., last] * expected[..., last] + x[..., last]
+    np.testing.assert_allclose(tn.compile(graph)({}, a, x), expected, rtol=1e-12, atol=1e-12)
+    run = tn.compile(graph, backend="torch")
+    given = [torch.tensor(each, requires_grad=True) for each in (a, x)]
+    np.testing.assert_allclose(run({}, *given).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+    if 0 < a.size < 200:
+        assert torch.autograd.gradcheck(lambda *tensors: run({}, *tensors), given)
+        assert torch.autograd.gradgradcheck(lambda *tensors: run({}, *tensors), given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch.nn import functional
 from tensornet.device.cost_model import MAPPED
 from tensornet.errors import ShapeError, no_positions, outside
 
+from .. import loops
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing, is_differentiated, is_eager, is_recorded, is_unseen
+from .products import changing, is_differentiated, is_eager, is_recorded, is_unseen, with_vjp
 
 
 class _TorchFunctions(Functions):
@@ -30,6 +32,9 @@ class _TorchFunctions(Functions):
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return like.new_empty(shape)  # under vmap, one for each example
+
+    def next_state(self, a: Any, y: Any, b: Any, room: Any) -> None:
+        torch.addcmul(b, a, y, out=room)
 
     def is_recorded(self) -> bool:
         """Whether a compiler or `torch.jit.trace` records the operations, which may then run at other sizes."""
@@ -200,6 +205,33 @@ class _LogSumExp(torch.autograd.Function):
         return gradient.reshape(ctx.shape) * torch.exp(x - y.reshape(ctx.shape)), None
 
 
+def recur(a: Any, b: Any, start: float, back: float) -> Any:
+    """y[…,j] = a[…,j-1]·y[…,j-1] + b[…,j-1], whose gradient is such a recurrence too."""
+    given = [each for each in (a, b) if isinstance(each, torch.Tensor)]
+    is_short = max(each.shape[-1] for each in given) < 2  # nothing goes on from the start
+    if is_short or not changing(given) or not is_eager(*given) or given[0].itemsize < 4:
+        return loops.recur(SHARED, a, b, start, back)
+    pair = (each if isinstance(each, torch.Tensor) else given[0].new_tensor(each) for each in (a, b))
+    return _recurrence(start, back)(*xp.broadcast_arrays(*pair))
+
+
+@functools.cache
+def _recurrence(start: float, back: float) -> Any:
+    """The recurrence as one node of autograd's graph."""
+
+    def plain(a: Any, b: Any) -> Any:
+        return loops.recur(SHARED, a, b, start, back)
+
+    def forward(a: Any, b: Any) -> Any:
+        return (plain(a, b),) * 2
+
+    def backward(a: Any, y: Any, gradient: Any, wanted: Any) -> Any:
+        coming = loops.recur(SHARED, a, gradient, 0.0, not back)
+        return coming * y if wanted[0] else None, coming
+
+    return with_vjp(forward, backward, (0, 2), (0, 1), plain, asks=True)
+
+
 def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
     """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view."""
     if not outer * inner:
@@ -278,7 +310,7 @@ def _counted(rows: Any, count: int) -> Any:
 
 _OWN = (
     *(binary, dropout, dropped, floating, floor_divide, gather, logsumexp, number),
-    *(roll, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
+    *(recur, roll, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
 )
 
 FUNCTIONS = {
