@@ -242,7 +242,7 @@ def test_what_is_read_a_position_before_has_sizes_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("back", [0, 1])
-@pytest.mark.parametrize("shape", [(3, 5, 9), (1, 1, 700), (2, 0, 4), (2, 3, 1)])
+@pytest.mark.parametrize("shape", [(2, 2, 6), (1, 1, 700), (2, 0, 4), (2, 3, 1)])
 def test_a_linear_recurrence_is_the_loop_position_by_position_and_in_rounds(
     shape: tuple[int, ...], back: int
 ) -> None:
@@ -257,6 +257,6 @@ def test_a_linear_recurrence_is_the_loop_position_by_position_and_in_rounds(
     run = tn.compile(graph, backend="torch")
     given = [torch.tensor(each, requires_grad=True) for each in (a, x)]
     np.testing.assert_allclose(run({}, *given).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
-    if 0 < a.size < 200:
+    if 0 < a.size < 100:
         assert torch.autograd.gradcheck(lambda *tensors: run({}, *tensors), given)
         assert torch.autograd.gradgradcheck(lambda *tensors: run({}, *tensors), given)
