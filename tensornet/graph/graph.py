@@ -92,7 +92,8 @@ class Graph:
         object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
         check_names(self.leaves, self.body, self.outputs)
         self._check_sizes()
-        self._drop_unused_sizes()
+        if not self.bound.keys() <= size_names_of(dim for leaf in self.leaves for dim in leaf.dims):
+            self._drop_unused_sizes()
 
     def _drop_unused_sizes(self) -> None:
         """Drops the values of sizes that nothing in it mentions, as a text must have none of these."""
