@@ -48,10 +48,8 @@ def grouped_matmul(library: Any, x: Any, positions: Any, matrices: Any) -> Any:
     """
     xp, (count, alone) = library.xp, positions.shape
     order, bounds = _groups(library, positions, matrices.shape[0])
-    parts = [
-        xp.matmul(xp.take(x, order[start:stop] // alone, axis=0), matrices[number, ...].T)
-        for number, start, stop in _each(bounds)
-    ]
+    rows, each = xp.take(x, order // alone, axis=0), library.unbind(matrices, 0)
+    parts = [xp.matmul(rows[start:stop, ...], each[number].T) for number, start, stop in _each(bounds)]
     shape = (count, alone, x.shape[1], matrices.shape[1])
     if not parts:
         return library.zeros(x, shape)
