@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -623,8 +624,8 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
             assert lost(made) == pytest.approx(level.error, rel=1e-3, abs=1e-3)
         else:
             (rank,), halves = level.rank, candidate.halves
-            u, left = halves.rows.rounded(halves.factors[0], bits)
-            v, right = halves.columns.rounded(halves.factors[1], bits)
+            u, left = halves.rows.rounded(halves.factors[0], [(bits, None)])[0]
+            v, right = halves.columns.rounded(halves.factors[1], [(bits, None)])[0]
             first = lost((left * u)[:rank].T @ (right * v)[:rank])
             assert first == pytest.approx(level.error, rel=0.15, abs=1e-3)
             squares = np.linalg.svd(weight @ rows.T, compute_uv=False) ** 2
@@ -643,10 +644,44 @@ def test_some_rows_and_ranks_of_a_large_weight_give_its_loss(
     x = draw.standard_normal((600, 192)) @ draw.standard_normal((192, 192))
     metric = Metric((1,), x.T @ x, 1e-3) if weighed else None
     exact, some = Halves(weight, metric), Halves(weight, metric)
-    lost = exact.dense_loss(bits, None), exact.loss((bits,) * 96)
+    lost = exact.dense_loss(((bits, None),))[bits, None], exact.loss((bits,) * 96)
     monkeypatch.setattr("tensornet.fitting.rounding.SAMPLED", 192 * 120)
     assert len(some.told[1]) < 128 < len(exact.told[1])
-    assert (some.dense_loss(bits, None), some.loss((bits,) * 96)) == pytest.approx(lost, rel=0.15)
+    assert (some.dense_loss(((bits, None),))[bits, None], some.loss((bits,) * 96)) == pytest.approx(
+        lost, rel=0.15
+    )
+
+
+@pytest.mark.parametrize("shape", [(12, 20), (20, 12)])
+def test_ranks_of_a_weighed_matrix_are_apart(shape: tuple[int, int]) -> None:
+    draw = np.random.default_rng(0)
+    weight, rows, columns = (draw.standard_normal(each) for each in (shape, (90, shape[0]), (90, shape[1])))
+    metric = Metric((1,), columns.T @ columns, 1e-3, Metric((0,), rows.T @ rows, 1e-3))
+    halves = Halves(weight, metric)
+    u, v, squares, whole = halves.factors
+    np.testing.assert_allclose(u.T @ v, weight, atol=1e-10)
+    for side, factor in ((halves.rows, u), (halves.columns, v)):
+        np.testing.assert_allclose(side.times(factor, 2) @ factor.T, np.diag(np.sqrt(squares)), atol=1e-8)
+    turned = halves.columns.times(halves.rows.times(weight.T, 0).T, 0)
+    np.testing.assert_allclose(squares, np.linalg.svd(turned, compute_uv=False) ** 2, rtol=1e-8)
+    assert whole == pytest.approx(np.vdot(turned, turned))
+
+
+def test_a_weight_that_was_decided_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roots, decompositions and roundings are held for one weight at a time."""
+    known, counts = weakref.WeakSet[Halves](), list[int]()
+
+    def made(*given: Any) -> Halves:
+        counts.append(len(known))
+        found = Halves(*given)
+        known.add(found)
+        return found
+
+    monkeypatch.setattr("tensornet.compression.levels.Halves", made)
+    network = nn.Sequential(*(nn.Linear(32, 32) for _ in range(5)))
+    assert tn.compress(network, bytes=0.2, calibrate=list(torch.randn(4, 64, 32))).loss is not None
+    assert len(counts) > 10
+    assert max(counts) <= 1  # while the next is made, a name may still hold the one before
 
 
 def test_each_rank_has_its_bits(tmp_path: Path) -> None:

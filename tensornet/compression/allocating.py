@@ -16,12 +16,15 @@ from ..errors import ShapeError, checked_call, checked_number, names_in
 from ..weights.equations import checked_modes, rounding_of
 from ..weights.factorizations import SHARING, form_named
 from ..weights.ranks import Rank
-from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
+from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level
 
 LEAST = 1e-6
 """Differences of the error below this value are ignored."""
 
 FrozenModes: TypeAlias = int | tuple[int | tuple[int, ...], ...]
+
+Curve: TypeAlias = Sequence[Level]
+"""The levels of a weight."""
 
 UNITS = {"parameters": "parameters", "bytes": "bytes", "flops": "FLOPs", "seconds": "seconds"}
 
@@ -207,7 +210,9 @@ class Whole:
     parameters: int
 
 
-def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) -> Allocation:
+def allotted(
+    candidates: Sequence[Candidate], curves: Sequence[Curve], options: Options, whole: Whole
+) -> Allocation:
     """Spreads a budget over weights. Weights step down their levels in the order of added loss per saved cost.
 
     The useful levels of a weight are the corners of the convex hull of cost and loss. All steps down these
@@ -216,18 +221,13 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
 
     Args:
         candidates: the weights.
+        curves: the levels of each.
         options: the budget, and how it is spread.
         whole: the whole network.
 
     Raises:
-        ShapeError: even the lowest levels cost more than the budget, or modes fit no weight.
+        ShapeError: even the lowest levels cost more than the budget.
     """
-    check_modes(candidates, options.methods, options.modes)
-    curves = list[tuple[Level, ...]]()
-    for number, each in enumerate(candidates):
-        if options.progress is not None:
-            options.progress(each.path, number, len(candidates))
-        curves.append(levels(each, options.methods, whole.cost, options.modes, options.max_error))
     own = sum(curve[0].cost for curve in curves)
     others = 0.0 if whole.total is None else max(0.0, whole.total - own)
     limit = options.budget.limit(others + own)
@@ -303,7 +303,7 @@ def _too_little(budget: Budget, before: float, others: float, lowest: float) -> 
     return ShapeError(f"{told} take {forms}", fix=f"allow {least}, include more, or choose other methods")
 
 
-def _filled(curves: Sequence[tuple[Level, ...]], chosen: Sequence[Level], room: float) -> list[Level]:
+def _filled(curves: Sequence[Curve], chosen: Sequence[Level], room: float) -> list[Level]:
     """The levels after spending the rest of the budget on better ones. Hulls have few corners and leave such a rest."""
     found = list(chosen)
     while better := [

@@ -41,9 +41,9 @@ from ..runtime.executable import wrong_names
 from ..sizes import evaluate
 from ..weights.equations import CODES, Modes, rounding_of
 from ..weights.substitution import freeze, substitute
-from .allocating import Allocation, Budget, Options, Whole, allotted
+from .allocating import Allocation, Budget, Curve, Options, Whole, allotted
 from .compressed import INT8, Compressed, networks
-from .levels import AUTO, BYTES, KERNELS, Candidate, alone, bytes_in, cost_of, dims_of
+from .levels import AUTO, BYTES, Candidate, alone, bytes_in, check_modes, cost_of, dims_of, levels
 
 Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The factors of each weight, by the names of both."""
@@ -172,6 +172,10 @@ def _activations(given: str | None, options: Options, is_module: bool) -> str | 
     return given
 
 
+Tried: TypeAlias = tuple[float, Compressed, Sequence[Candidate], Sequence[Curve]]
+"""What is lost, what was made of a network, its weights, and their levels."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """How a compressed network is made and measured.
@@ -179,12 +183,12 @@ class Trial:
     Attributes:
         made: makes the network with factors, from the allocation and the factors of each weight.
         loss: what its output loses on held batches; None if there are none, or these tell nothing.
-        measured: the weights at the losses that were measured for what was first made of them.
+        measured: the levels of weights at the losses that were measured for what was first made of them.
     """
 
     made: Callable[[Allocation, Factors], Compressed]
     loss: Callable[[Compressed], float | None]
-    measured: Callable[[Sequence[Candidate], Compressed], Sequence[Candidate]] | None = None
+    measured: Callable[[Sequence[Curve], Compressed], Sequence[Curve]] | None = None
 
 
 def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, trial: Trial) -> Compressed:
@@ -196,39 +200,38 @@ def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, tr
         whole: the whole network.
         trial: how the network is made and measured.
     """
-    ways, found = [*ways], list[Compressed]()
+
+    def tried(candidates: Sequence[Candidate], curves: Sequence[Curve]) -> Tried:
+        allocation = allotted(candidates, curves, options, whole)
+        chosen = [each for each in candidates if each.path in allocation.weights]
+        fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
+        small = trial.made(allocation, {path: each.factors for path, each in fits.items()})
+        loss, misfits = trial.loss(small), {path: each.misfit for path, each in fits.items()}
+        made = replace(small, misfits=misfits, loss=loss)
+        return math.inf if loss is None else loss, made, candidates, curves
+
+    found = list[Tried]()
     for candidates in ways:
-        found.append(_tried(candidates, options, whole, trial))
+        check_modes(candidates, options.methods, options.modes)
+        curves = list[Curve]()
+        for number, each in enumerate(candidates):
+            if options.progress is not None:
+                options.progress(each.path, number, len(candidates))
+            curves += [levels(each, options.methods, whole.cost, options.modes, options.max_error)]
+        found.append(tried(candidates, curves))
         if trial.measured is not None and len(found) == 1:
-            ways.append(trial.measured(candidates, found[0]))
-    least = min(range(len(found)), key=lambda n: _lost(found[n]))
-    for name in _alone(found[least], options):
+            found.append(tried(candidates, trial.measured(curves, found[0][1])))
+        found = [min(found, key=lambda one: one[0])]
+    ((loss, least, weights, chosen),) = found
+    mixed = {each.level.method for each in least.allocation.rows if each.level.method and len(each.shape) > 2}
+    is_told = options.methods == (AUTO,) and math.isfinite(loss) and len(mixed) > 1
+    # errors of forms differ in how the rest of the network passes them on
+    for name in sorted(mixed) if is_told else ():
+        rest, pairs = mixed - {name}, zip(weights, chosen, strict=True)
+        alone = [[one for one in own if len(each.dims) < 3 or one.method not in rest] for each, own in pairs]
         with contextlib.suppress(ShapeError):  # this form alone is too large
-            found.append(_tried(ways[least], replace(options, methods=(name,)), whole, trial))
-    return min(found, key=_lost)
-
-
-def _lost(found: Compressed) -> float:
-    return math.inf if found.loss is None else found.loss
-
-
-def _tried(candidates: Sequence[Candidate], options: Options, whole: Whole, trial: Trial) -> Compressed:
-    """The compressed network of one way to weigh weights."""
-    allocation = allotted(candidates, options, whole)
-    chosen = [each for each in candidates if each.path in allocation.weights]
-    fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
-    small = trial.made(allocation, {path: each.factors for path, each in fits.items()})
-    misfits = {path: each.misfit for path, each in fits.items()}
-    return replace(small, misfits=misfits, loss=trial.loss(small))
-
-
-def _alone(found: Compressed, options: Options) -> list[str]:
-    """The forms of kernels that were mixed, where a loss tells whether one alone is better: errors of forms differ in
-    how the rest of the network passes them on."""
-    rows = found.allocation.rows
-    forms = {row.level.method for row in rows if row.level.method in KERNELS}
-    is_told = options.methods == (AUTO,) and found.loss is not None
-    return sorted(forms) if is_told and len(forms) > 1 and any(len(row.shape) > 2 for row in rows) else []
+            found.append(tried(weights, alone))
+    return min(found, key=lambda one: one[0])[1]
 
 
 # ---------------------------------------------------------------------------- graphs

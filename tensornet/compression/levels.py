@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf, log, prod, sqrt
 from typing import Any, TypeAlias
 
@@ -16,11 +15,11 @@ from ..codec import Text, document
 from ..codegen.program import planned
 from ..dtypes import itemsize
 from ..errors import ShapeError, unwarned
-from ..fitting.approximating import Approximation, Target, approximate
-from ..fitting.forms import Form, Product
+from ..fitting.approximating import Approximation, Target, approximate, numbers
+from ..fitting.forms import Form, Product, kept
 from ..fitting.least_squares import Settings
 from ..fitting.metrics import Metric
-from ..fitting.rounding import Halves, scaled
+from ..fitting.rounding import Halves, Kind, scaled
 from ..fitting.trees import tree_of
 from ..frontend.layers import layer
 from ..graph.graph import Graph
@@ -87,7 +86,6 @@ class Candidate:
         rows: the number of rows that a call of the network multiplies by it, or looks up in it.
         metric: the metric that weighs its columns and rows, if there is one.
         scale: the loss at an error of 1.
-        times: corrections of the scale, of forms without ranks and with.
         stays: why it stays dense, if it has to.
     """
 
@@ -98,7 +96,6 @@ class Candidate:
     rows: int = 1
     metric: Metric | None = None
     scale: float = 1.0
-    times: Mapping[bool, float] = field(default_factory=lambda: {False: 1.0, True: 1.0})
     stays: str = ""
 
     @property
@@ -117,17 +114,12 @@ class Candidate:
         """The weight with its decompositions, which all forms and ranks share."""
         return Target(self.array, self.metric, self.path)
 
-    @functools.cached_property
+    @property
     def halves(self) -> Halves:
-        """The weight as a matrix, with its roundings."""
-        return Halves(self.target.weight, self.metric)
+        """The weight as a matrix, with its roundings. It takes much memory, and no one keeps it."""
+        return Halves(numbers(self.array, self.path), self.metric)
 
-    def scaled(self, times: Mapping[bool, float]) -> Candidate:
-        """The same at so many times the loss, with ranks or without; it shares decompositions and roundings."""
-        made = copy.copy(self)
-        object.__setattr__(made, "times", times)
-        return made
-
+    @kept
     def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
@@ -139,17 +131,19 @@ class Candidate:
 
     def _rounded(self, form: Formed) -> Approximation:
         """The codes and scales of a rounded form."""
+        halves = self.halves
         if form.product.ranks:
-            arrays: tuple[Any, ...] = self.halves.low_rank(form.bits)
+            arrays: tuple[Any, ...] = halves.low_rank(form.bits)
             made = (arrays[1] * arrays[0]) @ (arrays[3] * arrays[2])
         else:
-            arrays = self.halves.dense(form.bits[0], _group(form))
+            (arrays,) = halves.columns.rounded(halves.matrix, [_kind(form)], descends=True)
             made = scaled(*arrays)
         backend, factors = backend_of(self.array), dict[str, Any]()
         for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True):
             dtype = "int8" if factor.name.endswith(CODES) else self.dtype
             factors[factor.name] = backend.asarray(array.reshape(shape), dtype, backend.device(self.array))
-        return Approximation(factors, self.target.misfit(made.reshape(self.shape)))
+        target = Target(self.array, self.metric, self.path)
+        return Approximation(factors, target.misfit(made.reshape(self.shape)))
 
 
 @document()
@@ -313,26 +307,31 @@ def levels(
     """
     size, dense = prod(weight.shape), cost(weight)
     found = [Level(None, "same", (weight.shape,), size, dense, 0.0, 0.0)]
-    auto = KERNELS if len(weight.dims) > 2 else MATRICES
-    methods = () if weight.stays else auto if methods == (AUTO,) else methods
+    if weight.stays:
+        return tuple(found)
+    auto, halves = KERNELS if len(weight.dims) > 2 else MATRICES, weight.halves
+    methods = auto if methods == (AUTO,) else methods
+    same = (_formed(weight.dims, kind, "same", modes) for kind in methods)
+    rounded = tuple(
+        _kind(each) for each in same if isinstance(each, Formed) and each.bits and not each.product.ranks
+    )
     for kind in methods:
-        tried = (_formed(weight.dims, kind, rank, modes) for rank in _ranks(weight, kind, modes))
+        tried = (_formed(weight.dims, kind, rank, modes) for rank in _ranks(weight, kind, modes, halves))
         forms = {(elements(each.shapes), each.bits): each for each in tried if isinstance(each, Formed)}
         for (count, bits), form in forms.items():
             counts = (*map(bits.count, WIDTHS),) if kind == MIXED else tuple(form.product.ranks.values())
             rank = counts or "same"
             if (bits or count < size) and (spent := cost(weight, form, (kind, rank))) < dense:
-                error = _error(weight, form)
+                error = _error(weight, form, halves, rounded)
                 if error <= max_error:
-                    loss = weight.scale * weight.times[rank != "same"] * error**2
-                    found.append(Level(kind, rank, form.shapes, count, spent, error, loss))
+                    found.append(Level(kind, rank, form.shapes, count, spent, error, weight.scale * error**2))
     return tuple(found)
 
 
-def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
+def _ranks(candidate: Candidate, kind: str, modes: Modes | None, halves: Halves) -> Sequence[Rank]:
     """The ranks at which a form is tried."""
     if kind == MIXED:
-        return candidate.halves.mixtures(WIDTHS)
+        return halves.mixtures()
     kind, rounding = rounding_of(kind)
     if rounding is not None and kind == "dense":
         return ("same",)
@@ -372,18 +371,23 @@ def _form(form: Formed) -> Form:
     return Form(form.dims, form.sizes, (Product(1.0, form.product.factors),))
 
 
-def _group(form: Formed) -> int:
-    """The number of elements of a row of a rounded weight that share a scale."""
+def _kind(form: Formed) -> Kind:
+    """The bits of a rounded weight, and the number of elements of a row that share a scale."""
     scale, codes = form.shapes
-    return prod(codes) // prod(scale)
+    return form.bits[0], prod(codes) // prod(scale)
 
 
-def _error(candidate: Candidate, form: Formed) -> float:
-    """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares."""
-    if form.bits and form.product.ranks:
-        return sqrt(max(candidate.halves.loss(form.bits), 0.0))
+def _error(candidate: Candidate, form: Formed, halves: Halves, rounded: tuple[Kind, ...]) -> float:
+    """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares.
+
+    Args:
+        candidate, halves: the weight.
+        form: the form.
+        rounded: how the weight itself is rounded in this and other forms; all are found together.
+    """
     if form.bits:
-        return sqrt(candidate.halves.dense_loss(form.bits[0], _group(form)))
+        loss = halves.loss(form.bits) if form.product.ranks else halves.dense_loss(rounded)[_kind(form)]
+        return sqrt(max(loss, 0.0))
     error = candidate.target.error(_form(form))
     if error is not None:
         return error

@@ -25,16 +25,7 @@ import numpy as np
 from ..errors import DtypeError, EquationError
 from ..graph.graph import Graph
 from ..language.equation import Equation
-from ..language.expression import (
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    free_axes,
-    fresh,
-    is_scalar,
-    product_of,
-)
+from ..language.expression import Contraction, Ref, axes_of_index, free_axes, fresh, is_scalar, product_of
 from ..passes.dead_code import eliminate_dead_code
 from ..protocol import backend_of
 from ..runtime.compiling import compile
@@ -118,7 +109,7 @@ def times(array: Any, *sides: tuple[tuple[int, ...], Any]) -> Any:
     for dims, matrix in sides:
         ends = tuple(range(array.ndim - len(dims), array.ndim))
         last = np.moveaxis(array, dims, ends)
-        turned = last.reshape(-1, len(matrix)) @ matrix.astype(array.dtype)
+        turned = last.reshape(-1, len(matrix)) @ matrix.astype(array.dtype, copy=False)
         array = np.ascontiguousarray(np.moveaxis(turned.reshape(last.shape), ends, dims))
     return array
 
@@ -172,7 +163,7 @@ class Site:
     weight: Ref
 
     @functools.cached_property
-    def rest(self) -> Expression:
+    def rest(self) -> Any:
         """The product of the other operands that have axes."""
         others = (each for each in self.product.factors if each is not self.weight)
         return product_of(each for each in others if not is_scalar(each))

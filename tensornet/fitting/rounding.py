@@ -19,17 +19,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..weights.equations import WIDTHS
 from .forms import kept
 from .metrics import Metric, times
 
 Rounded: TypeAlias = tuple[Any, Any]
 """Scales, and the codes that they belong to."""
+
+Kind: TypeAlias = tuple[int, int | None]
+"""The bits of each code, and how many columns share a scale; all if None."""
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -43,8 +47,8 @@ They are for codes of up to so many bits, from wide steps to narrow ones.
 PRICES = 0.6 ** np.arange(60)
 """The prices of a byte at which bits of ranks are chosen, in units of what the first rank is worth."""
 
-SWEEPS = 2
-"""How often the ranks with each number of bits are rounded again."""
+SWEEPS = 3
+"""How often the ranks with each number of bits are rounded."""
 
 CACHED = 1 << 15
 """The number of elements whose scales are looked for at a time."""
@@ -59,12 +63,6 @@ BLOCK = 64
 def largest_code(bits: Any) -> Any:
     """The largest code of so many bits, a number or an array."""
     return 2**bits - 1 - 128 * (bits == 8)
-
-
-def codes_of(values: Any, bits: int) -> Any:
-    """The nearest codes."""
-    codes = np.rint(values) if bits == 8 else 2 * np.floor(values / 2) + 1
-    return np.clip(codes, -largest_code(bits), largest_code(bits), out=codes)
 
 
 def nearest(rows: Any, bits: int, weights: Any) -> Rounded:
@@ -85,7 +83,8 @@ def nearest(rows: Any, bits: int, weights: Any) -> Rounded:
             lost = [each**2 * _lost(values / each[..., None], bits, weights) for each in tried]
             part = np.choose(np.argmin(lost, axis=0), tried)
         scale[some] = largest * part
-        codes[some] = codes_of(rows[some] / scale[some, ..., None], bits)
+        steps = np.rint((rows[some] / scale[some, ..., None] - apart + 1) / apart)
+        codes[some] = (apart * steps + apart - 1).clip(-largest_code(bits), largest_code(bits))
     return scale, codes
 
 
@@ -113,15 +112,10 @@ class Half:
     @staticmethod
     def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
         """The half with these dimensions of a weight. Moments along dimensions that are apart do not count."""
-        sides = [side for side in (metric.sides if metric else ()) if {*side.dims} <= {*dims}]
+        sides = [replace(side) for side in (metric.sides if metric else ()) if {*side.dims} <= {*dims}]
         sides = [side for side in sides if side.dims[-1] - side.dims[0] < len(side.dims)]
         parts = itertools.groupby(dims, {dim: side for side in sides for dim in side.dims}.get)
         return Half(tuple((math.prod(shape[dim] for dim in part), side) for side, part in parts))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the parts."""
-        return tuple(size for size, _ in self.parts)
 
     @functools.cached_property
     def diagonals(self) -> tuple[Any, ...]:
@@ -130,17 +124,17 @@ class Half:
 
     def times(self, matrix: Any, what: int) -> Any:
         """A matrix with these columns times C^½, its inverse or C: `what` is 0, 1 or 2."""
-        array = matrix.reshape(len(matrix), *self.shape)
+        array = matrix.reshape(len(matrix), *(size for size, _ in self.parts))
         for n, (_, side) in enumerate(self.parts):
             if side is not None:
-                array = times(array, ((n + 1,), (*side.roots, side.damped)[what]))
+                array = times(array, ((n + 1,), side.damped if what == 2 else side.roots[what]))
         return array.reshape(matrix.shape)
 
     @functools.cached_property
     def order(self) -> Any:
         """The columns, those with large moments in each part first."""
-        orders = (np.argsort(-each, kind="stable") for each in self.diagonals)
-        return np.arange(math.prod(self.shape)).reshape(self.shape)[np.ix_(*orders)].ravel()
+        orders = [np.argsort(-each, kind="stable") for each in self.diagonals]
+        return np.ravel_multi_index(np.ix_(*orders), [*map(len, orders)]).ravel()
 
     @functools.cached_property
     def feedback(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -148,8 +142,9 @@ class Half:
         triangles, moments = list[Any](), list[Any]()
         for (size, side), diagonal in zip(self.parts, self.diagonals, strict=True):
             last = np.argsort(-diagonal, kind="stable")[::-1]
-            whole = np.eye(size) if side is None else side.damped[np.ix_(last, last)]
-            damped = whole + DAMPING * diagonal.mean() * np.eye(size)
+            whole = np.float32(np.eye(size) if side is None else side.damped[np.ix_(last, last)])
+            damped = whole.copy()
+            np.fill_diagonal(damped, diagonal[last] + DAMPING * diagonal.mean())
             for found, each in ((triangles, np.linalg.cholesky(damped)), (moments, whole)):
                 found.append((each / np.diagonal(each))[::-1, ::-1])
         return tuple(triangles), tuple(moments)
@@ -159,60 +154,71 @@ class Half:
         turned = self.times(rows, 2)
         return np.linalg.lstsq(turned @ rows.T, turned @ matrix.T, rcond=1e-10)[0]
 
-    def rounded(self, matrix: Any, bits: int, group: int | None = None, descends: bool = False) -> Rounded:
-        """The scale of each group of each row of a matrix with these columns, and the codes.
+    def rounded(self, matrix: Any, kinds: Sequence[Kind], descends: bool = False) -> list[Rounded]:
+        """For each kind, the scale of each group of each row of a matrix with these columns, and the codes.
 
         Args:
             matrix: an array of two dimensions.
-            bits: of each code.
-            group: how many columns share a scale; all if None. It divides their number.
+            kinds: how many bits a code has, and how many columns share a scale; all if None. It divides their number.
             descends: whether codes are also moved to what loses least with all others as they are.
         """
-        rows, columns = matrix.shape
-        size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
-        scale, codes = nearest(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
-        codes = codes.reshape(matrix.shape)
+        found, weights = list[Rounded](), functools.reduce(np.multiply.outer, self.diagonals)
+        for bits, group in kinds:
+            groups = (-1, group or weights.size)
+            scale, codes = nearest(matrix.reshape(len(matrix), *groups), bits, weights.reshape(groups))
+            found.append((scale, codes.reshape(matrix.shape)))
         if all(side is None for _, side in self.parts):
-            return scale, codes
-        wanted, whole = (each.T[self.order] for each in (matrix, np.repeat(scale, size, axis=1)))
-        found = wanted / whole
+            return found
+        widths = np.repeat([bits for bits, _ in kinds], len(matrix))
+        apart = 1 + (widths != 8)
+        most = largest_code(widths) // apart
+        units = [np.repeat(scale, matrix.shape[1] // scale.shape[1], axis=1) for scale, _ in found]
+        wanted, unit = (np.concatenate(each)[:, self.order].T for each in ([matrix] * len(kinds), units))
+        largest = unit.max(axis=0)
+        pair = (wanted - (apart - 1) * unit) / largest, apart * unit / largest
+        wanted, unit = (np.ascontiguousarray(each, np.float32) for each in pair)
+        made = wanted / unit
         for feedback in self.feedback[: 1 + descends]:
-            _sweep(wanted, whole, found, bits, feedback)
-        codes[:, self.order] = found.T
-        if descends:
+            _sweep(wanted, unit, made, (1 - apart - most, most), feedback)
+        for (_, codes), each in zip(found, np.split((apart * made + apart - 1).T, len(kinds)), strict=True):
+            codes[:, self.order] = each
+        for scale, codes in found if descends else ():
             made = scaled(scale, codes)
             turned = self.times(made, 2)
-            scale = scale * (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None]
-        return scale, codes
+            scale *= (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None]
+        return found
 
-    def lost(self, rows: Any, bits: int, group: int | None = None, descends: bool = False) -> Any:
-        """The square that rounding loses of each row."""
-        gap = rows - scaled(*self.rounded(rows, bits, group, descends))
-        return _sums(gap, self.times(gap, 2))
+    def lost(self, rows: Any, kinds: Sequence[Kind], descends: bool = False) -> list[Any]:
+        """The square that rounding loses of each row, for each kind."""
+        gaps = [rows - scaled(*each) for each in self.rounded(rows, kinds, descends)]
+        return [_sums(gap, self.times(gap, 2)) for gap in gaps]
 
 
-def _sweep(wanted: Any, scale: Any, codes: Any, bits: int, feedback: Sequence[Any]) -> None:
+def _sweep(wanted: Any, unit: Any, codes: Any, limits: tuple[Any, Any], feedback: Sequence[Any]) -> None:
     """Rounds one column after another, each to what makes up for the errors of the others.
 
         q[:,j] = round((W[:,j] + Σ_{k≠j} (W − s·q)[:,k]·F[k,j]) / s[:,j])
 
     Args:
-        wanted, scale: Wᵀ, and the scale of each element.
+        wanted, unit: Wᵀ, and the distance of two codes of each element.
         codes: qᵀ, changed in place. Where it is W / s, as of columns to come, there are no errors.
-        bits: of each code.
+        limits: the least and the largest code of each row.
         feedback: F, a Kronecker product of these matrices. Some columns of it are made at a time.
     """
-    left, shape = wanted - codes * scale, [len(each) for each in feedback]
+    left, shape = wanted - codes * unit, [len(each) for each in feedback]
     for first in range(0, len(codes), BLOCK):
         columns = np.arange(first, min(first + BLOCK, len(codes)))
         parts = [each[:, at] for each, at in zip(feedback, np.unravel_index(columns, shape), strict=True)]
         errors = functools.reduce(lambda a, b: (a[:, None] * b).reshape(-1, len(columns)), parts)
         moved, own = errors.T @ left, errors[columns]
+        moved += wanted[columns] - left[columns]
         for n, column in enumerate(columns):
-            exact, unit, before = wanted[column], scale[column], left[column].copy()
-            codes[column] = codes_of((exact + moved[n] - before) / unit, bits)
-            left[column] = exact - codes[column] * unit
-            moved[n + 1 :] += np.outer(own[n, n + 1 :], left[column] - before)
+            code = np.rint(moved[n] / unit[column], out=codes[column])
+            np.clip(code, *limits, out=code)
+            before = left[column].copy()
+            np.subtract(wanted[column], code * unit[column], out=left[column])
+            before -= left[column]
+            moved[n + 1 :] -= own[n, n + 1 :, None] * before
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,28 +249,21 @@ class Halves:
         return Half.of(self.metric, self.weight.shape, range(1, self.weight.ndim))
 
     @functools.cached_property
-    def factors(self) -> tuple[Any, Any, Any]:
-        """Uᵀ and V of U·V = W of full rank, rows orthogonal by G and by C, and the squares of the values."""
-        turned = self.columns.times(self.rows.times(self.matrix.T, 0).T, 0)
-        is_wide = len(turned) < turned.shape[1]
-        tall = turned.T if is_wide else turned
-        short = np.linalg.eigh(tall.T @ tall)[1].T[::-1]
-        long = short @ tall.T  # rows of the length of their value
-        values = np.sqrt(_sums(long, long))[:, None]
-        roots = np.sqrt(np.maximum(values, 1e-30))
-        u, v = (short * roots, long / roots)[:: 1 if is_wide else -1]
-        return self.rows.times(u, 1), self.columns.times(v, 1), values[:, 0] ** 2
+    def factors(self) -> tuple[Any, Any, Any, float]:
+        """Uᵀ and V of U·V = W of full rank, rows orthogonal by G and by C; the squares of the values, and their sum.
 
-    @kept
-    def dense(self, bits: int, group: int | None) -> Rounded:
-        """The scales and codes of the weight itself."""
-        return self.columns.rounded(self.matrix, bits, group, descends=True)
-
-    @functools.cached_property
-    def norm(self) -> float:
-        """‖G^½·W·C^½‖²."""
-        turned = self.columns.times(self.rows.times(self.matrix.T, 2).T, 2)
-        return float(np.vdot(self.matrix, turned)) or 1.0
+        Only the roots of the moments of the shorter side are needed: of M·C·Mᵀ, M with this side first.
+        """
+        turns = len(self.matrix) > self.matrix.shape[1]
+        short, long = (self.rows, self.columns)[:: -1 if turns else 1]
+        matrix = self.matrix.T if turns else self.matrix
+        squares = long.times(matrix, 2) @ matrix.T
+        one = short.times(np.linalg.eigh(short.times(short.times(squares, 0).T, 0))[1].T[::-1], 1)
+        other = short.times(one, 2)
+        values = np.sqrt(np.maximum(_sums(other @ squares, other), 0.0))
+        roots = np.sqrt(np.maximum(values, 1e-30))[:, None]
+        u, v = (one * roots, other @ matrix / roots)[:: -1 if turns else 1]
+        return u, v, values**2, float(np.vdot(values, values)) or 1.0
 
     @functools.cached_property
     def told(self) -> tuple[Any, Any]:
@@ -272,39 +271,42 @@ class Halves:
 
         Of a large matrix, rows are drawn at equal distances of the sum of squares, so that large rows count.
         """
-        weights, count = self.rows.diagonals[0] / self.norm, SAMPLED // self.matrix.shape[1] + 1
+        weights, count = self.rows.diagonals[0] / self.factors[3], SAMPLED // self.matrix.shape[1] + 1
         if 2 * count > len(weights):
             return slice(None), weights
-        squares = _sums(self.matrix, self.columns.times(self.matrix, 2)) * weights + 1e-300
+        columns = functools.reduce(np.multiply.outer, self.columns.diagonals).ravel()
+        squares = self.matrix**2 @ columns * weights + 1e-300
         ends = squares.cumsum()
         at = np.searchsorted(ends, (np.arange(count) + 0.5) / count * ends[-1])
         return at, weights[at] / squares[at] * ends[-1] / count
 
     @kept
-    def dense_loss(self, bits: int, group: int | None) -> float:
-        """The relative loss of the weight itself rounded: errors of different rows are independent."""
+    def dense_loss(self, kinds: tuple[Kind, ...]) -> Mapping[Kind, float]:
+        """The relative loss of the weight itself, rounded in each way: errors of different rows are independent."""
         at, weights = self.told
-        return float(self.columns.lost(self.matrix[at], bits, group, descends=True) @ weights)
+        lost = self.columns.lost(self.matrix[at], kinds, descends=True)
+        return {kind: float(each @ weights) for kind, each in zip(kinds, lost, strict=True)}
 
-    @kept
-    def noise(self, bits: int) -> Any:
-        """What rounding loses of each rank; between those that are rounded it is interpolated."""
-        u, v, squares = self.factors
+    @functools.cached_property
+    def noise(self) -> Mapping[int, Any]:
+        """What rounding to so many bits loses of each rank; between those that are rounded it is interpolated."""
+        u, v, squares, _ = self.factors
         at, every = slice(None, None, max(u.size, v.size) // SAMPLED or 1), np.arange(len(squares))
-        own = np.sqrt(squares[at]) + 1e-15
-        part_u, part_v = self.rows.lost(u[at], bits) / own, self.columns.lost(v[at], bits) / own
-        return np.interp(every, every[at], part_u + part_v + part_u * part_v) * squares
+        own, kinds = np.sqrt(squares[at]) + 1e-15, [(bits, None) for bits in WIDTHS]
+        parts = zip(self.rows.lost(u[at], kinds), self.columns.lost(v[at], kinds), strict=True)
+        lost = [np.interp(every, every[at], (1 + a / own) * (1 + b / own) - 1) * squares for a, b in parts]
+        return dict(zip(WIDTHS, lost, strict=True))
 
     def loss(self, bits: Sequence[int]) -> float:
         """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""
-        noise = sum(float(self.noise(each)[: len(bits)][np.equal(bits, each)].sum()) for each in {*bits})
-        return (float(self.factors[2][len(bits) :].sum()) + noise) / self.norm
+        noise = sum(float(self.noise[each][: len(bits)][np.equal(bits, each)].sum()) for each in {*bits})
+        return (float(self.factors[2][len(bits) :].sum()) + noise) / self.factors[3]
 
-    def mixtures(self, widths: Sequence[int]) -> list[tuple[int, ...]]:
+    def mixtures(self) -> list[tuple[int, ...]]:
         """Numbers of ranks with each number of bits: those of least loss plus bytes, at ever lower prices of a byte."""
         squares, count = self.factors[2], sum(self.matrix.shape)
-        lost = np.stack([*map(self.noise, widths), squares])
-        sizes = np.array([*(bits * count + 64 for bits in widths), 0])[:, None]  # and two scales
+        lost = np.stack([*self.noise.values(), squares])
+        sizes = np.array([*(bits * count + 64 for bits in WIDTHS), 0])[:, None]  # and two scales
         chosen = ((lost + price * sizes).argmin(axis=0) for price in squares[0] / count * PRICES)
         counts = (np.bincount(each, minlength=len(sizes))[:-1].tolist() for each in chosen)
         return [*dict.fromkeys(tuple(each) for each in counts if sum(each))]
@@ -312,24 +314,22 @@ class Halves:
     def low_rank(self, bits: Sequence[int]) -> tuple[Any, Any, Any, Any]:
         """The scales and codes of U and V with so many bits for each rank.
 
-        Ranks of equal bits are fitted to what all others leave, U to V as it is rounded, then V to U, and rounded
-        again. All scales are then those that lose least together.
+        Ranks of equal bits are fitted to what all others leave, U to V as it is, and V to U as it is rounded. All
+        scales are then those that lose least together.
         """
-        u, v, _ = self.factors
-        made = {each: (*self.rows.rounded(u, each), *self.columns.rounded(v, each)) for each in {*bits}}
-        chosen = ([part[n] for part in made[each]] for n, each in enumerate(bits))
-        scales, left, others, right = map(np.stack, zip(*chosen, strict=True))
-        best: tuple[float, tuple[Any, Any, Any, Any]] = self._joined(left, others, right)
+        left, right = (each[: len(bits)].copy() for each in self.factors[:2])
+        scales, others = np.ones((2, len(bits), 1))
+        tried = list[tuple[float, tuple[Any, Any, Any, Any]]]()
         for _ in range(SWEEPS):
             for each in dict.fromkeys(bits):
                 at = np.equal(bits, each)
                 rest = self.matrix - (left * scales)[~at].T @ (right * others)[~at]
                 u = self.columns.solved(rest, (right * others)[at])
-                scales[at], left[at] = self.rows.rounded(u, each)
+                ((scales[at], left[at]),) = self.rows.rounded(u, [(each, None)])
                 v = self.rows.solved(rest.T, (left * scales)[at])
-                others[at], right[at] = self.columns.rounded(v, each)
-            best = max(best, self._joined(left, others, right), key=lambda one: one[0])
-        return best[1]
+                ((others[at], right[at]),) = self.columns.rounded(v, [(each, None)])
+            tried.append(self._joined(left, others, right))
+        return max(tried, key=lambda one: one[0])[1]
 
     def _joined(self, left: Any, others: Any, right: Any) -> tuple[float, Any]:
         """What U and V explain of the squares, and copies of them with the scales of U that lose least together."""

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.allocating import Allocation, Options, Whole
+from tensornet.compression.allocating import Allocation, Curve, Options, Whole
 from tensornet.compression.compressed import INT8, Compressed
 from tensornet.compression.compressing import Factors, Trial, best, held_out, lost_by
-from tensornet.compression.levels import Candidate, cost_of
+from tensornet.compression.levels import BYTES, Candidate, Level, cost_of
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.metrics import no_batches
 from tensornet.protocol import load_backend
@@ -50,47 +50,45 @@ def _made(module: Module, options: Options, allocation: Allocation, factors: Fac
     return Compressed(network, None, allocation, activations=options.activations)
 
 
-def _loss(module: Module, held: Sequence[Any], made: Compressed) -> float | None:
-    """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
-    with evaluating(module), evaluating(made.model), torch.no_grad():
-        return lost_by([tuple(results(each, batch)) for each in (module, made.model)] for batch in held)
-
-
-def _lost(module: Module, held: Sequence[Any], made: Compressed) -> float | None:
-    """The same of copies, where calls write to the network."""
-    return _loss(copied(module), held, replace(made, model=copied(made.model)))
+def _results(module: Module, batches: Sequence[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The results of a copy, as calls may write to a network, for each batch."""
+    network = copied(module).eval()
+    for batch in batches:
+        with torch.no_grad():
+            made = tuple(results(network, batch))
+        yield made
 
 
 def _measured(
-    network: Module, held: Sequence[Any], candidates: Sequence[Candidate], made: Compressed
-) -> Sequence[Candidate]:
-    """The weights at what the output loses on held batches where one alone is what was made of it.
+    network: Module, held: Sequence[Any], curves: Sequence[Curve], made: Compressed
+) -> Sequence[Curve]:
+    """The levels of weights at what the output loses on held batches where one alone is what was made of it.
 
     The moments of both sides take the places of a convolution, or the positions of a recurrence, as independent.
+    Of many weights those are measured that are to lose most. The mean of these stands for others.
     """
-    whole, found = copied(network), dict[tuple[str, bool], float]()
-    for row in made.allocation.rows if len(made.allocation.weights) > 1 else ():
-        if row.level.method is not None:
-            weight = _read(whole, row.path)
-            former = weight.detach().clone()
-            with torch.no_grad():
-                weight.copy_(_read(made.model, row.path))
-                lost = _loss(network, held, replace(made, model=whole))
-                weight.copy_(former)
-            if lost and row.level.loss and math.isfinite(lost):
-                found[row.path, row.level.rank != "same"] = lost / row.level.loss
-    usual = {
-        kind: _mean([each for (_, known), each in found.items() if known == kind] or found.values())
-        for kind in (False, True)
-    }
-    times = [{kind: found.get((each.path, kind), usual[kind]) for kind in usual} for each in candidates]
-    return [each.scaled(own) for each, own in zip(candidates, times, strict=True)]
+    whole, found, rows = copied(network), dict[tuple[str, bool], float](), made.allocation.rows
+    wanted = [*_results(network, held)]
+    changed = [row for row in rows if row.level.method is not None]
+    for row in sorted(changed, key=lambda row: -row.level.loss)[:MEASURED]:
+        weight = _read(whole, row.path)
+        former = weight.detach().clone()
+        with torch.no_grad():
+            weight.copy_(_read(made.model, row.path))
+            lost = lost_by(zip(wanted, _results(whole, held), strict=True))
+            weight.copy_(former)
+        if lost and row.level.loss and math.isfinite(lost):
+            found[row.path, row.level.rank != "same"] = lost / row.level.loss
+    usual = statistics.geometric_mean([*found.values()] or [1.0])
+
+    def scaled(path: str, level: Level) -> Level:
+        return replace(level, loss=level.loss * found.get((path, level.rank != "same"), usual))
+
+    return [tuple(scaled(row.path, each) for each in curve) for row, curve in zip(rows, curves, strict=True)]
 
 
-def _mean(numbers: Iterable[float]) -> float:
-    """The geometric mean, 1 of no numbers."""
-    logarithms = [math.log(each) for each in numbers]
-    return math.exp(statistics.fmean(logarithms)) if logarithms else 1.0
+MEASURED = 16
+"""The most weights of which it is measured what the output loses."""
 
 
 def _read(module: Module, path: str) -> torch.Tensor:
@@ -113,11 +111,13 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     network = opened(network)
     _check_values(network)
     holdings = finite(holdings_of(network, options.include, options.exclude))
-    held, writes = list[Any](), False
+    held = list[Any]()
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))
+        for each in holdings:
+            each.moments.has_inputs = kind != BYTES
         calibrate_by(network, holdings, batches)
-        if writes := is_written(network, before):
+        if is_written(network, before):
             network = opened(copied(module))
             holdings = unwritten(holdings, holdings_of(network, options.include, options.exclude))
     if kind in ("flops", "seconds"):
@@ -125,29 +125,30 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     ways = _weighed(holdings, kind, calibrate is not None)
     weights = [*network.parameters()]
     count = sum(each.numel() for each in weights)
-    total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
+    total = sum(each.numel() * each.element_size() for each in weights) if kind == BYTES else count
     cost = cost_of(kind, load_backend("torch"), device, options.modes)
     whole = None if kind in ("flops", "seconds") else total
-    made = functools.partial(_made, network, options)
-    loss = functools.partial(_lost if writes else _loss, network, held)
-    has_moments = kind == "bytes" and any(each.metric for each in ways[0])
-    measured = (
-        functools.partial(_measured, copied(network) if writes else network, held) if has_moments else None
+    has_moments = kind == BYTES and any(each.moments.total for each in holdings)
+    trial = Trial(
+        functools.partial(_made, network, options),
+        lambda small: lost_by(zip(*(_results(each, held) for each in (network, small.model)), strict=True)),
+        functools.partial(_measured, network, held) if has_moments else None,
     )
-    return best(ways, options, Whole(cost, whole, count), Trial(made, loss, measured))
+    return best(ways, options, Whole(cost, whole, count), trial)
 
 
-def _weighed(holdings: Sequence[Holding], kind: str, is_calibrated: bool) -> list[Sequence[Candidate]]:
-    """The ways to weigh the errors of weights that are tried under a budget: plain, by inputs, by gradients too."""
+def _weighed(holdings: Sequence[Holding], kind: str, is_calibrated: bool) -> Iterator[Sequence[Candidate]]:
+    """The ways to weigh the errors of weights that are tried under a budget: by inputs, by gradients too, plain."""
     plain = [each.candidate() for each in holdings]
-    if not is_calibrated:
-        return [plain]
-    pairs = [*zip(holdings, plain, strict=True)]
-    by_input, by_output = ([each.moments.weighed(one, both) for each, one in pairs] for both in (False, True))
-    most = max((each.scale for each in by_output if each.metric), default=1.0)
-    by_output = [each if each.metric else replace(each, scale=most) for each in by_output]
-    of_kind: dict[str, list[Sequence[Candidate]]] = {"error": [by_input], "bytes": [by_output, plain]}
-    return of_kind.get(kind, [by_input, by_output, plain])
+    pairs = [*zip(holdings, plain, strict=True)] if is_calibrated else []
+    if pairs and kind != BYTES:
+        yield [each.moments.weighed(one, False) for each, one in pairs]
+    if pairs and kind != "error":
+        by_output = [each.moments.weighed(one, True) for each, one in pairs]
+        most = max((each.scale for each in by_output if each.metric), default=1.0)
+        yield [each if each.metric else replace(each, scale=most) for each in by_output]
+    if not pairs or kind != "error":
+        yield plain
 
 
 def _check_values(network: Module) -> None:

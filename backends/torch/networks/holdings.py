@@ -16,6 +16,7 @@ import torch
 from tensornet.compression.compressing import included
 from tensornet.compression.levels import Candidate, alone
 from tensornet.errors import EquationError
+from tensornet.fitting.approximating import numbers
 from tensornet.fitting.metrics import DAMPING, Metric
 
 from .adapters import Adapted
@@ -42,11 +43,13 @@ class Moments:
         inputs: Σ x·xᵀ, x what the weight is multiplied by.
         both: Σ ‖g‖²·x·xᵀ and Σ ‖x‖²·g·gᵀ, g the gradient of the network's output by the result.
         total: Σ ‖x‖²·‖g‖², the trace of each of `both`.
+        has_inputs: whether `inputs` are added up.
     """
 
     inputs: Sides = field(default_factory=dict)
     both: Sides = field(default_factory=dict)
     total: float = 0.0
+    has_inputs: bool = True
 
     def clear(self) -> None:
         """Forgets all."""
@@ -69,7 +72,8 @@ class Moments:
         x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
         rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
         ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
-        _add(self.inputs, _second(rows, columns, shape, ones), count)
+        if self.has_inputs:
+            _add(self.inputs, _second(rows, columns, shape, ones), count)
 
         def back(gradient: torch.Tensor) -> None:
             g, times = _rows(_channels_last(module, gradient) if is_kernel else gradient, kept)
@@ -91,17 +95,19 @@ class Moments:
         metric = _metric(self.both, candidate.shape, OUTPUT_DAMPING) if self.total else None
         if metric is None:
             return candidate
-        scale = metric.norm(candidate.target.weight) ** 2
+        scale = metric.norm(numbers(candidate.array, candidate.path)) ** 2
         return replace(candidate, metric=metric, scale=scale)
 
 
 def _metric(sides: Sides, shape: tuple[int, ...], damping: float) -> Metric | None:
-    """The metric with these sides. All after the first are of trace 1, as is what dimensions without moments count."""
+    """The metric with these sides, scaled in place. All after the first are of trace 1, as is what dimensions without
+    moments count.
+    """
     missing = math.prod(size for n, size in enumerate(shape) if not any(n in dims for dims in sides))
     found: Metric | None = None
     for number, (dims, each) in reversed([*enumerate(sides.items())]):
         matrix = each.cpu().numpy()
-        matrix = matrix / ((float(matrix.trace()) or 1.0) if number else missing)
+        matrix /= (float(matrix.trace()) or 1.0) if number else missing
         found = Metric(dims, matrix, damping, other=found)
     return found
 
