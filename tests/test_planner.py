@@ -31,6 +31,7 @@ from tensornet.contraction.pairs import Problem, Strategy, flatten
 from tensornet.device.calibration import bounded, load_profile, save_profile
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.files import Store
+from tensornet.language.expression import Ref
 from tensornet.lowering import pointwise
 from tensornet.planning import planner
 
@@ -414,6 +415,26 @@ def test_no_bias_asks_for_an_order_that_spares_no_step(line: str, monkeypatch: p
     found = tn.plan(graph, b=1, t=1024, backend="torch")
     monkeypatch.setattr(pointwise, "_order_with_bias", lambda *given: None)
     assert found.steps == tn.plan(graph, b=1, t=1024, backend="torch").steps
+
+
+def test_a_copy_that_several_products_read_is_made_once() -> None:
+    lines = [f"{name}[b,m,d] = x[b,i,m,j] * {name.upper()}[d,i,j] + {name}0[d]" for name in "qkv"]
+    graph = tn.layer("\n".join(lines), inputs="x", outputs="q k v", i=8, m=64, j=16, d=128)
+    plan = tn.plan(graph, backend="torch", profile=CPU, b=64)
+    copies = [step for step in plan.steps if isinstance(step.equation.right, Ref)]
+    assert [step.equation.right.name for step in copies] == ["x"]
+    assert [step.reads[0] for step in plan.steps if step.arrangement] == [copies[0].equation.name] * 3
+    alone = tn.plan(graph.select("q"), backend="torch", profile=CPU, b=64)
+    assert not any(isinstance(step.equation.right, Ref) for step in alone.steps)
+    assert plan.seconds < 3 * alone.seconds - 1e-5
+
+
+def test_a_small_operand_is_copied_where_a_large_result_would_read_it_at_strides() -> None:
+    graph = tn.layer("z[k,b,i,j] = x[k,b,i,j] + u[i,j,k]", inputs="x", i=8, j=8, k=4)
+    many = tn.plan(graph, backend="torch", profile=CPU, b=8192)
+    few = tn.plan(graph, backend="torch", profile=CPU, b=4)
+    assert [step.reads[0] for step in many.steps] == ["u", "x"]
+    assert len(few.steps) == 1
 
 
 def test_a_result_leaves_as_it_lies() -> None:

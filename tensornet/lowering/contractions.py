@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..contraction.order_search import as_written, fastest_with_vjp
-from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
+from ..contraction.pairs import Groups, Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -26,11 +26,12 @@ from ..language.expression import (
     fresh,
     is_scalar,
     product_of,
+    rewrite,
     scalar_value,
 )
-from ..ops.record import Left, Value, left_of, names_in, sizes_of
+from ..ops.record import Left, Value, common, layout_of, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
-from ..planning.plans import CallStep
+from ..planning.plans import CallStep, Step
 from ..sizes import symbol
 from .context import LoweringContext
 from .pointwise import Operand, combine, operand
@@ -248,6 +249,49 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
         made.append(context.emit(left_of(way.result), right, [a, b], a.element, arrangement=way))
     return made[-1]
+
+
+def share_copies(context: LoweringContext) -> None:
+    """Makes a copy that several products read a step of its own, before the first of them."""
+    steps, made = context.steps, dict[Hashable, str]()
+    count = Counter(key for step in steps if isinstance(step, Step) for *_, key in _copies(step))
+    context.steps = []
+    for step in steps:
+        if isinstance(step, Step):
+            for ref, layout, key in _copies(step):
+                if count[key] > 1:
+                    value = Value(ref, {axis.name: axis.size for axis in step.axes}, step.element)
+                    made[key] = made.get(key) or context.reorder(value, layout).ref.name
+                    right = _reading(step.equation.right, ref, Ref(made[key], layout))
+                    seconds = max(0.0, step.seconds - context.transpose_seconds(value, layout))
+                    step = replace(step, equation=replace(step.equation, right=right), seconds=seconds)
+        context.steps.append(step)
+
+
+def _reading(right: Expression, old: Ref, new: Ref) -> Expression:
+    return rewrite(right, lambda part: new if part == old else part)
+
+
+def _copies(step: Step) -> Iterator[tuple[Ref, Layout, Hashable]]:
+    """The operands that a matrix product copies, each with the layout of the copy, and what equal copies share."""
+    way, product = step.arrangement, step.multiplied
+    if way is None or product is None or way.kind not in ("matmul", "linear"):
+        return
+    sizes = {axis.name: axis.size for axis in step.axes}
+    given, outer = (product.a, product.b), (way.rows, way.columns)
+    (one, other), (rows, columns) = (given[::-1], outer[::-1]) if way.swapped else (given, outer)
+    groups: list[tuple[Ref, Groups]] = [
+        (one, (way.batch, rows, way.summed)),
+        (other, (way.batch, way.summed, columns)),
+    ]
+    if way.kind == "linear":
+        groups = [(one, (*way.result[:-1], way.summed)), (other, (way.result[-1], way.summed))]
+    for ref, wanted in groups:
+        layout = layout_of(ref)
+        own = tuple(common(group, layout) for group in wanted)
+        if view_order(layout, own) is None:
+            copied = flatten(own)
+            yield ref, copied, (ref.name, tuple(map(sizes.get, layout)), tuple(map(layout.index, copied)))
 
 
 def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy) -> Value:

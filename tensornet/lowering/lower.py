@@ -42,7 +42,7 @@ from ..planning.plans import AnyStep, CallStep, Plan, Result
 from ..planning.target import Target
 from .calls import Planned, lower_block, lower_call
 from .context import Line, Lines, LoweringContext, Stored, read
-from .contractions import lower_contraction, lower_quotient
+from .contractions import lower_contraction, lower_quotient, share_copies
 from .pointwise import applied
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def lower(
     """
     context = _Lowering(Lines(program), values, target, choose, product)
     results = _lower_lines(context, inside, planned)
+    share_copies(context)
     lines = context.lines
     names = {*lines.known}.union(*(line.sizes for line in lines.own))
     return tuple([_plainly(step, names) for step in context.steps]), results

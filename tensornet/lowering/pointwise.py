@@ -24,7 +24,7 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.record import Left, Value
+from ..ops.record import Left, Value, common
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.plans import Step
 from .context import LoweringContext
@@ -102,7 +102,22 @@ def combine(
     brought = [*first, *(each.converted(context, element) for each in operands)]
     values = _tensors(brought)
     left = _common_order(context, values) if values else ()
-    return context.emit(left, written(*(each.expression for each in brought)), values, result)
+    if len(values) > 1:
+        brought = [_in_order(context, each, values, axes_of_index(left)) for each in brought]
+    return context.emit(left, written(*(each.expression for each in brought)), _tensors(brought), result)
+
+
+def _in_order(context: LoweringContext, each: Operand, values: Sequence[Value], order: Layout) -> Operand:
+    """An operand of a step over some values, copied into the order of the result if that takes less time than reading
+    it at strides for each position of the result."""
+    value = each.value
+    if value is None or value.layout == (own := common(order, value.layout)):
+        return each
+    others = [other for other in values if other is not value]
+    copied = replace(value, ref=Ref(value.ref.name, own))
+    as_is, in_order = (context.access_seconds([*others, one], order) for one in (value, copied))
+    saved = as_is - in_order - context.transpose_seconds(value, own)
+    return replace(each, value=context.reorder(value, own)) if saved > 0.0 else each
 
 
 def _truth(number: Expression) -> Expression:
