@@ -88,6 +88,10 @@ class Functions:
         """Whether parts such as this one are joined at the end, and not written into a whole array."""
         return False
 
+    def overwrites(self, *arrays: Any) -> bool:
+        """Whether what is computed of arrays may be written into other arrays."""
+        return not any(map(self.joins, arrays))
+
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """The product of each row of `x` with each row of the weight, plus a bias."""
         xp = self.xp

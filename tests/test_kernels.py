@@ -103,6 +103,27 @@ def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(for
     assert all(each.isfinite().all() for each in torch.autograd.grad(squares, [coming, *tensors.values()]))
 
 
+@pytest.mark.parametrize("form", ["squares", "norms"])
+@pytest.mark.parametrize("case", ["near pairs", "padding"])
+def test_gradients_of_distances_are_of_the_differences_where_rows_are_large(form: str, case: str) -> None:
+    """In single precision, also where nearest rows differ little, and where some rows are padding."""
+    text, inputs = DISTANCES[form]
+    draw = torch.Generator().manual_seed(0)
+    z = 10 * torch.rand(1, 30, 3, generator=draw)
+    x = z + 1e-4 * torch.randn(1, 30, 3, generator=draw)
+    weights = torch.eye(30)
+    if case == "padding":
+        z[:, 5], weights = 1e12, torch.ones(30, 30).index_fill(1, torch.tensor(5), 0.0)
+    x, exact = x.requires_grad_(), x.double().requires_grad_()
+    run = tn.compile(tn.layer(text, inputs=inputs), backend="torch")
+    (found,) = torch.autograd.grad((run({}, x, z) * weights).sum(), x)
+    assert "pairwise_distance" in run.plan.code
+    squares = (exact[:, :, None] - z.double()[:, None]).square().sum(-1)
+    distances = squares if form == "squares" else squares.sqrt()
+    (expected,) = torch.autograd.grad((distances * weights).sum(), exact)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
 NORMS = {
     "by hand": """
     m[c] = mean[b,h,w](x[b,c,h,w])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import tensornet as tn
+from tensornet.backends import loops as shared
 from tensornet.planning.plans import CallStep
 from tensornet.scan.linear_forms import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
@@ -260,3 +262,33 @@ def test_a_linear_recurrence_is_the_loop_position_by_position_and_in_rounds(
     if 0 < a.size < 100:
         assert torch.autograd.gradcheck(lambda *tensors: run({}, *tensors), given)
         assert torch.autograd.gradgradcheck(lambda *tensors: run({}, *tensors), given)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # of torch, in forward mode
+def test_a_linear_recurrence_under_vmap_and_forward_derivatives() -> None:
+    """Where results cannot be written in place, it is computed in rounds."""
+    run = tn.compile(tn.layer("y[b,t] = recur[t](a[b,t], x[b,t], start=0.5)", inputs="a x"), backend="torch")
+    a, x, da, dx = (torch.rand(3, 200, 40, dtype=torch.float64) for _ in range(4))
+    plain = torch.stack([run({}, *each) for each in zip(a, x, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(lambda a, x: run({}, a, x))(a, x), plain)
+    torch.testing.assert_close(torch.func.vmap(lambda a: run({}, a, x[0]))(a)[0], plain[0])
+    value, tangent = torch.func.jvp(lambda a, x: run({}, a, x), (a[0], x[0]), (da[0], dx[0]))
+    torch.testing.assert_close(value, plain[0])
+    ahead, behind = (run({}, a[0] + h * da[0], x[0] + h * dx[0]) for h in (1e-6, -1e-6))
+    torch.testing.assert_close(tangent, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_linear_recurrence_of_parameters_goes_position_by_position(
+    trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways, also where no gradient is recorded."""
+    walked = mock.Mock(wraps=shared._walked)
+    monkeypatch.setattr(shared, "_walked", walked)
+    run = tn.compile(tn.layer("y[b,t] = recur[t](a[b,t], x[b,t])", inputs="a x"), backend="torch")
+    a, x = (torch.rand(200, 40, requires_grad=True) for _ in range(2))
+    with torch.set_grad_enabled(trains):
+        made = run({}, a, x)
+    if trains:
+        made.sum().backward()
+    assert walked.call_count == 1 + trains

@@ -18,7 +18,7 @@ from .. import loops
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing, is_differentiated, is_eager, is_recorded, is_unseen, with_vjp
+from .products import changing, is_differentiated, is_eager, is_recorded, is_traced, is_unseen, with_vjp
 
 
 class _TorchFunctions(Functions):
@@ -43,6 +43,9 @@ class _TorchFunctions(Functions):
     def joins(self, x: Any) -> bool:
         """Whether a part is recorded. To autograd, each write into a whole tensor would cost a copy of its gradient."""
         return is_recorded() or bool(x.requires_grad)
+
+    def overwrites(self, *arrays: Any) -> bool:
+        return not (is_traced() or is_differentiated(*arrays))
 
     def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
         """Grouped GEMM. If values cannot be read, each row is multiplied by all matrices."""

@@ -342,7 +342,7 @@ def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
 
 def pairwise_distance(p: torch.Tensor, q: torch.Tensor, root: bool) -> Any:
     """y[b,i,j] = Σ (p[b,i,c] − q[b,j,c])², or its root, without a tensor of the differences."""
-    is_whole = is_eager(p, q) and p.dtype in (torch.float32, torch.float64)
+    is_whole = is_eager(p, q) and p.dtype in (torch.float32, torch.float64) and p.device.type != "mps"
     functions = (_distance, _differences) if root else (_square, _squares)
     return functions[not is_whole](p, q)
 
@@ -363,11 +363,11 @@ def _distances(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 def _square_vjp(
     p: torch.Tensor, q: torch.Tensor, gradient: torch.Tensor, wanted: Sequence[bool]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of squares, by products. Operands are centred: what all rows have in common would be rounded."""
-    centre = q.mean(-2, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
-    p, q = p - centre, q - centre
-    of_p = 2 * (p * gradient.sum(-1)[..., None] - gradient @ q) if wanted[0] else None
-    of_q = 2 * (q * gradient.sum(-2)[..., None] - gradient.mT @ p) if wanted[1] else None
+    """The gradients of squares, by products in double precision: what nearby rows have in common is cancelled."""
+    wide, dtype = gradient.double(), p.dtype
+    p, q = p.double(), q.double()
+    of_p = (2 * (p * wide.sum(-1)[..., None] - wide @ q)).to(dtype) if wanted[0] else None
+    of_q = (2 * (q * wide.sum(-2)[..., None] - wide.mT @ p)).to(dtype) if wanted[1] else None
     return of_p, of_q
 
 
