@@ -94,9 +94,11 @@ class _Tile:
 
     def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
         """The tile's part of a tensor [batch, heads, rows, columns]. Dimensions of size 1 stay whole."""
-        whole = slice(None)
-        places = (self.batch, self.heads, getattr(self, rows), getattr(self, columns) if columns else whole)
-        return array[tuple(whole if size == 1 else at for size, at in zip(array.shape, places, strict=True))]
+        places = (self.batch, self.heads, getattr(self, rows), *([getattr(self, columns)] if columns else ()))
+        for axis, at in enumerate(places):
+            if at.stop - at.start < array.shape[axis]:
+                array = array.narrow(axis, at.start, at.stop - at.start)
+        return array
 
     def matrices(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
         """The tile's part of a tensor [batch, heads, rows, columns] as [matrices, rows, columns]."""
@@ -130,14 +132,20 @@ class _Signed:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Any:
         """The result, tile by tile, and the weights and their totals if they are saved."""
         (b, h, i, _), f = q.shape, v.shape[-1]
-        result = v.new_empty((b, i, h, f)).transpose(1, 2)
+        turned = q.stride(1) < q.stride(2)  # the result lies as the queries do
+        result = v.new_empty((b, i, h, f)).transpose(1, 2) if turned else v.new_empty((b, h, i, f))
         saved = [q.new_empty((b, h, i, size)) for size in (k.shape[-2], 1)] if self.saves else []
-        for tile in self._tiles(q, k):
-            weights, totals = self._weights(tile, q, k, v.dtype, more, saved)
+        tiles = [*self._tiles(q, k)]
+        rooms = _rooms(tiles, q, 1 if saved else 2)
+        for tile in tiles:
+            weights, totals = self._weights(tile, q, k, v.dtype, more, saved, rooms)
             part = tile.of(result, "queries")
-            found = (weights.flatten(0, 1).to(v.dtype) @ tile.matrices(v, "keys")).view(part.shape)
-            torch.div(found, totals, out=part)
-            del weights  # before the next tile is begun
+            given = weights.flatten(0, 1).to(v.dtype), tile.matrices(v, "keys")
+            if turned:
+                torch.div((given[0] @ given[1]).view(part.shape), totals, out=part)
+            else:
+                torch.bmm(*given, out=part.flatten(0, 1))
+                part.div_(totals)
         return result, *saved
 
     def _weights(
@@ -148,25 +156,27 @@ class _Signed:
         dtype: torch.dtype,
         more: Sequence[Tensor],
         saved: Sequence[Tensor],
+        rooms: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
         """The weights of a tile with their signs, and the totals that they have to be divided by.
 
-        Both are written into `saved`, if it is not empty. Exponentials are as fast as they get: in base 2, and without
-        subtraction of a maximum where none is large.
+        Both are written into `saved`, if it is not empty, else into `rooms`, which the next tile needs. Exponentials
+        are as fast as they get: in base 2, and without subtraction of a maximum where none is large.
         """
         working, scale = _working(q.dtype), self.scale * LOG2_E
         rows, columns = tile.of(q, "queries"), tile.of(k, "keys")
         parts = [tile.of(each, "queries", "keys") for each in more]
         shape = (*rows.shape[:-1], columns.shape[-2])
-        scores = tile.of(saved[0], "queries", "keys") if saved else q.new_empty(shape, dtype=working)
+        shown, *free = [each.narrow(0, 0, math.prod(shape)).view(shape) for each in rooms]
+        scores = tile.of(saved[0], "queries", "keys") if saved else free[0]
         _product(scores.flatten(0, 1), rows.flatten(0, 1), columns.flatten(0, 1).mT, scale, add=False)
         for bias in parts[: self.biased]:
             scores.add_(bias, alpha=LOG2_E)
-        shown = scores.abs()
+        torch.abs(scores, out=shown)
         for cap in self._caps(shown, parts[self.biased :], tile.queries.start):
             torch.minimum(shown, cap, out=shown)
         is_asked = shown.device.type == "cpu" and not is_unseen(shown)  # other devices would have to wait
-        if not is_asked or not shown.max() <= HIGHEST:
+        if not is_asked or not shown.max().item() <= HIGHEST:
             shown.sub_(shown.amax(-1, keepdim=True))
         totals = shown.exp2_().sum(-1, keepdim=True)
         if dtype != working:  # half precision has no place for large weights
@@ -188,11 +198,13 @@ class _Signed:
             else None
             for each, asked in zip(given, wanted, strict=True)
         ]
-        for tile in self._tiles(q, k):
+        tiles = [*self._tiles(q, k)]
+        rooms = [] if saved else _rooms(tiles, q, 2)
+        for tile in tiles:
             if saved:
                 weights, totals = tile.of(saved[0], "queries", "keys"), tile.of(saved[1], "queries")
             else:
-                weights, totals = self._weights(tile, q, k, v.dtype, masks, ())
+                weights, totals = self._weights(tile, q, k, v.dtype, masks, (), rooms)
             coming = tile.of(gradient, "queries") / totals.to(gradient.dtype)
             self._tile_backward(tile, (q, k, v), masks, coming, totals, weights, found)
         return tuple(
@@ -260,6 +272,17 @@ class _Signed:
         lengths = (max(1, matrices // heads), min(matrices, heads), rows)
         for entries, some, at in itertools.product(*map(_cut, (batch, heads, queries), lengths)):
             yield _Tile(entries, some, at, slice(0, min(keys, at.stop) if self.causal else keys))
+
+
+def _rooms(tiles: Sequence[_Tile], q: Tensor, count: int) -> list[Tensor]:
+    """Room for the scores of one tile, several times: memory that stays in the cache from tile to tile."""
+
+    def scores(tile: _Tile) -> int:
+        places = (tile.batch, tile.heads, tile.queries, tile.keys)
+        return math.prod(each.stop - each.start for each in places)
+
+    most = max(map(scores, tiles))
+    return [q.new_empty(most, dtype=_working(q.dtype)) for _ in range(count)]
 
 
 def _cut(size: int, length: int) -> list[slice]:
