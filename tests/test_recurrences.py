@@ -266,11 +266,14 @@ def test_a_linear_recurrence_is_the_loop_position_by_position_and_in_rounds(
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # of torch, in forward mode
 def test_a_linear_recurrence_under_vmap_and_forward_derivatives() -> None:
-    """Where results cannot be written in place, it is computed in rounds."""
+    """Where results cannot be written in place, it is computed in rounds; else in the order of its operands."""
     run = tn.compile(tn.layer("y[b,t] = recur[t](a[b,t], x[b,t], start=0.5)", inputs="a x"), backend="torch")
     a, x, da, dx = (torch.rand(3, 200, 40, dtype=torch.float64) for _ in range(4))
     plain = torch.stack([run({}, *each) for each in zip(a, x, strict=True)])
     torch.testing.assert_close(torch.func.vmap(lambda a, x: run({}, a, x))(a, x), plain)
+    turned = run({}, a[0].T.contiguous().T, x[0].T.contiguous().T)  # positions are apart in memory
+    torch.testing.assert_close(turned, plain[0])
+    assert (turned.stride(), plain[0].stride()) == ((1, 200), (40, 1))
     torch.testing.assert_close(torch.func.vmap(lambda a: run({}, a, x[0]))(a)[0], plain[0])
     value, tangent = torch.func.jvp(lambda a, x: run({}, a, x), (a[0], x[0]), (da[0], dx[0]))
     torch.testing.assert_close(value, plain[0])

@@ -33,6 +33,9 @@ class _TorchFunctions(Functions):
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return like.new_empty(shape)  # under vmap, one for each example
 
+    def positions_apart(self, x: Any) -> Any:
+        return x.movedim(-1, 0).contiguous().movedim(0, -1) if x.stride(-1) == 1 else x
+
     def next_state(self, a: Any, y: Any, b: Any, room: Any) -> None:
         torch.addcmul(b, a, y, out=room)
 
