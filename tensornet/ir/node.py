@@ -271,6 +271,13 @@ def has_positions(each: Node) -> bool:
     )
 
 
+def runs_outermost(each: Node) -> bool:
+    """Whether a function, or a sum of one tensor, runs along the first axis that it reads."""
+    reads = [operand.reads[0].axis for operand in each.operands if operand.reads]
+    over = summed_axes(each) if each.op == "contract" and len(reads) == 1 else {*each.over}
+    return not over.isdisjoint(reads)
+
+
 def own_axes(each: Node) -> tuple[int, ...] | None:
     """The axes of a node's dimensions; None unless each dimension is one axis."""
     axes = tuple(axes[0] for axes in each.dims if axes is not None and len(axes) == 1)

@@ -17,7 +17,18 @@ from ..ops.table import Function as FunctionRecord
 from ..sizes import evaluate, put_in, size_names
 from .equations import LEAVES, is_position_operand
 from .naming import graph_of
-from .node import Function, Names, Node, Size, has_positions, leaf, order, over_others, rebuilt
+from .node import (
+    Function,
+    Names,
+    Node,
+    Size,
+    has_positions,
+    leaf,
+    order,
+    over_others,
+    rebuilt,
+    runs_outermost,
+)
 
 Cost: TypeAlias = "Callable[..., float]"
 """The expected seconds of a program. With a limit as second argument, what exceeds it may be any larger number."""
@@ -114,11 +125,13 @@ class Program:
     @functools.cached_property
     def features(self) -> frozenset[str]:
         """What passes look for: its operations; "function" for any of the language, "products" for several
-        contractions, and "position" for a read or a result that is not along one whole axis a dimension.
+        contractions, "position" for a read or a result that is not along one whole axis a dimension, and "outermost"
+        for a function, or a sum of one tensor, along the first axis that it reads.
         """
         found = {each.op for each in self.nodes}
         found |= {"function"} if not found.isdisjoint(FUNCTIONS) else set()
         found |= {"products"} if sum(each.op == "contract" for each in self.nodes) > 1 else set()
+        found |= {"outermost"} if any(map(runs_outermost, self.nodes)) else set()
         return frozenset(found | {"position"} if any(map(has_positions, self.nodes)) else found)
 
     @property

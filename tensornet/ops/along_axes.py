@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -65,6 +65,11 @@ def _around(call: Call, layouts: Sequence[Sequence[str]]) -> Iterator[tuple[tupl
     before, after = tuple(layout[:at]), tuple(axis for axis in layout[at:] if axis in call.axes)
     yield before, kept, after
     yield from ((kept,) if not {*call.axes}.intersection(each) else (before, (), after) for each in affine)
+
+
+def _is_outermost(groups: Mapping[str, Sequence[str]], first: Sequence[str]) -> bool:
+    """Whether the first axis is normalised: else other kernels are faster."""
+    return bool(first) and first[0] in groups["a"]
 
 
 def _lower_batch_norm(lowering: Lowering, call: Call) -> Value:
@@ -199,10 +204,13 @@ ROWS = (
         options=(("eps", 1e-5),),
         yields="real",
         complex="refused",
-        computes=(
-            KernelEquation("y[a,k] = normalize[a](x[a,k], eps) * gain[k] + bias[k]", axes=("a",)),
-            KernelEquation("y[a,k] = normalize[a](x[a,k], eps) * gain[a] + bias[a]", axes=("a",)),
-            KernelEquation("y[a,k] = normalize[a](x[a,k], eps)", axes=("a",)),
+        computes=tuple(
+            KernelEquation(f"y[a,k] = {text}", axes=("a",), needs=("outermost",), fits=_is_outermost)
+            for text in (
+                "normalize[a](x[a,k], eps) * gain[k] + bias[k]",
+                "normalize[a](x[a,k], eps) * gain[a] + bias[a]",
+                "normalize[a](x[a,k], eps)",
+            )
         ),
         lowered=_lower_batch_norm,
         spelled=_spell_batch_norm,

@@ -377,11 +377,13 @@ def _pairs(call: Call, layouts: Sequence[Sequence[str]]) -> Iterator[tuple[tuple
         yield common(layouts[0], layouts[1], but=[call.axes]), common(one, but=[other]), call.axes
 
 
-def _lower_distance(lowering: Lowering, call: Call) -> Value:
-    """Lowers distances to a step whose differences stay in registers.
+def _are_pairs(groups: Mapping[str, Sequence[str]], first: Sequence[str]) -> bool:
+    """Whether both have rows. Differences of single rows are needed once: plain sums are as fast, and more exact."""
+    return bool(groups["i"] and groups["j"])
 
-    It never pays for single rows, whose differences are needed once: plain sums are as fast, and more exact.
-    """
+
+def _lower_distance(lowering: Lowering, call: Call) -> Value:
+    """Lowers distances to a step whose differences stay in registers."""
     values = numeric(lowering, [lowering.lower(each) for each in call.arguments])
     dims = [*_pairs(call, [each.layout for each in values])]
     values = [lowering.grouped(*each) for each in zip(values, dims, strict=True)]
@@ -390,7 +392,7 @@ def _lower_distance(lowering: Lowering, call: Call) -> Value:
     written = lowering.itemsize * pairs
     work = BYTES * pairs * (lowering.count(inner) + PER_PAIR) / profile.pass_bandwidth
     right = replace(call, arguments=tuple(each.ref for each in values))
-    seconds = profile.pointwise(written, written) + work if rows and others else math.inf
+    seconds = profile.pointwise(written, written) + work
     left = left_of((shared, rows, others))
     return lowering.emit(left, right, values, values[0].element, seconds=seconds)
 
@@ -440,8 +442,10 @@ ROWS = (
         yields="real",
         complex="refused",
         computes=(
-            KernelEquation("y[b,i,j] = sum[c]((p[b,i,c] - q[b,j,c]) ** 2)", axes=("c",)),
-            KernelEquation("y[b,i,j] = norm[c](p[b,i,c] - q[b,j,c])", (), (), (("root", 1.0),), ("c",)),
+            KernelEquation("y[b,i,j] = sum[c]((p[b,i,c] - q[b,j,c]) ** 2)", axes=("c",), fits=_are_pairs),
+            KernelEquation(
+                "y[b,i,j] = norm[c](p[b,i,c] - q[b,j,c])", (), (), (("root", 1.0),), ("c",), fits=_are_pairs
+            ),
         ),
         lowered=_lower_distance,
         spelled=_spell_distance,

@@ -307,6 +307,8 @@ class KernelEquation:
         options: the options of the call.
         axes: the axes of the call, as named in the text; by default those that the left side lacks.
         holds: whether the kernel computes the same with the matched numbers.
+        needs: what programs in which it is looked for must have; see `ir.rewriting.Program.features`.
+        fits: whether it may pay, given the program's axes for each axis of the text, and those of the first operand.
     """
 
     text: str
@@ -315,6 +317,10 @@ class KernelEquation:
     options: tuple[tuple[str, float], ...] = ()
     axes: tuple[str, ...] = ()
     holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
+    needs: tuple[str, ...] = ()
+    fits: Callable[[Mapping[str, Sequence[str]], Sequence[str]], bool] = field(
+        default=lambda groups, first: True, compare=False
+    )
 
 
 SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))

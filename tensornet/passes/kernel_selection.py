@@ -68,7 +68,12 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     """
     functions = functools.cache(canonical_functions)
     there = functions(program.features.intersection(FUNCTIONS))
-    every = ((kernel, each) for kernel in context.kernels for each in kernel.recognised)
+    every = (
+        (kernel, each)
+        for kernel in context.kernels
+        for each in kernel.recognised
+        if program.features.issuperset(each.needs)
+    )
     patterns = [(*each, pattern) for each in every if (pattern := pattern_of(each[1])).functions <= there]
     if not patterns:
         return program
@@ -240,6 +245,7 @@ class _Search:
             found
             for found in self.whole(pattern, self.form)
             if meaning.holds(found.numbers)
+            and meaning.fits(found.groups, free_axes(_bound(pattern.operands[0], found.bound, found.groups)))
             and self.is_sized(found)
             and not self.is_rounded(found, pattern, kernel)
         )
