@@ -88,7 +88,7 @@ def _measured(
 
 
 MEASURED = 16
-"""The most weights of which it is measured what the output loses."""
+"""The most weights whose loss in the output is measured."""
 
 
 def _read(module: Module, path: str) -> torch.Tensor:
