@@ -73,10 +73,6 @@ class Functions:
         """An array of a shape, with the type and the device of another, to be written into."""
         return self.xp.empty(shape, dtype=like.dtype, device=self.device(like))
 
-    def empty_like(self, like: Any) -> Any:
-        """The same of the shape of another, in its order in memory where the library keeps that."""
-        return self.xp.empty_like(like)
-
     def positions_apart(self, x: Any) -> Any:
         """An array, copied where it would be slow to read all elements of one position along the last axis."""
         return x

@@ -155,8 +155,8 @@ def _is_walked(library: Any, a: Any, b: Any) -> bool:
 
 def _walked(library: Any, a: Any, b: Any, start: float, back: float) -> Any:
     """The same, position by position, in the order in memory of `b`."""
-    made, rows = library.empty_like(b), library.positions_apart(b)
-    found = made if rows is b else library.empty_like(rows)
+    made, rows = library.xp.empty_like(b), library.positions_apart(b)
+    found = made if rows is b else library.xp.empty_like(rows)
     given = library.positions_apart(a), rows, found
     factors, addends, room = (library.unbind(each, each.ndim - 1) for each in given)
     order = range(len(room))[::-1] if back else range(len(room))

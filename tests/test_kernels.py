@@ -12,6 +12,7 @@ import torch
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
 from tensornet.passes import kernel_selection
+from tensornet.passes.pipeline import program_of
 from tensornet.planning.plans import Step
 
 from . import oracle
@@ -157,6 +158,11 @@ def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, si
     for name, tensor in tensors.items():
         assert tensor.grad is not None
         np.testing.assert_allclose(tensor.grad.numpy(), exact[f"{name}.grad"], rtol=1e-8, atol=1e-8)
+
+
+def test_batch_norm_is_looked_for_where_something_runs_along_a_first_axis() -> None:
+    for text, is_there in ((NORMS["by hand"], True), ("y[b,c] = normalize[c](x[b,c]) * g[c] + u[c]", False)):
+        assert ("outermost" in program_of(tn.layer(text, inputs="x")).features) is is_there
 
 
 def test_single_rows_are_no_pairs() -> None:

@@ -330,3 +330,13 @@ ASKED = zip(SIZES, itertools.cycle(["q", "kB", "v", "qk", "kvB"]))
 def test_tiles_agree_with_double(case: str, dtype: Any, laid: str, asked: str) -> None:
     """Of every shape and type, wherever operands lie, values and the gradients that are asked for."""
     agrees(case, dtype, laid, asked)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_result_lies_as_the_queries_do(turned: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, size, 4, generator=draw, dtype=torch.float64) for size in (7, 5, 5))
+    q = q.transpose(1, 2).contiguous().transpose(1, 2) if turned else q
+    found = signed_attention(q, k, v, scale=0.7)
+    assert (found.stride(1) < found.stride(2)) is turned
+    torch.testing.assert_close(found, equations(q, k, v, scale=0.7))

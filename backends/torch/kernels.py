@@ -343,8 +343,8 @@ def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
 def pairwise_distance(p: torch.Tensor, q: torch.Tensor, root: bool) -> Any:
     """y[b,i,j] = Σ (p[b,i,c] − q[b,j,c])², or its root, without a tensor of the differences."""
     is_whole = is_eager(p, q) and p.dtype in (torch.float32, torch.float64) and p.device.type != "mps"
-    functions = (_distance, _differences) if root else (_square, _squares)
-    return functions[not is_whole](p, q)
+    whole, plain = (_distance, _differences) if root else (_square, _squares)
+    return whole(p, q) if is_whole else plain(p, q)
 
 
 def _differences(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
