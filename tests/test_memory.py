@@ -282,6 +282,18 @@ def test_large_intermediates_are_computed_in_tiles() -> None:
     assert tn.flop_count(ADDITIVE, b=4, i=128, j=128, c=32) == whole.flops
 
 
+def test_tiles_are_planned_only_where_they_can_gain_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where arithmetic takes most of the time: tiles leave it as it is."""
+    made, cut = list[int](), planner._Schedule.cut
+    monkeypatch.setattr(planner._Schedule, "cut", lambda *given: made.append(1) or cut(*given))  # type: ignore[func-returns-value]
+    wide = tn.layer("h[b,f] = relu(x[b,i] * U[i,f])\ny[b,o] = h[b,f] * W[f,o]", inputs="x")
+    sizes = {"b": 2**14, "i": 2048, "f": 2048, "o": 2048}
+    assert tn.plan(wide, backend="torch", compare=False, **sizes).peak_memory > 2**28
+    assert not made
+    tn.plan(ADDITIVE, backend="torch", compare=False, b=4, i=128, j=128, c=32)
+    assert made
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_tiles_compute_the_same_and_only_where_nothing_is_recorded() -> None:
     module = tn.module(ADDITIVE, seed=0)

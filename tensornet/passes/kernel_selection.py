@@ -10,6 +10,8 @@ from __future__ import annotations
 import cmath
 import functools
 import itertools
+import math
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -428,7 +430,8 @@ class _Search:
             ]
             pairs += [(number, sum_of(scalars)) for number in numbers]
             for seen in self._all(pairs, found):
-                for groups in _dealt(left, range(len(tensors)), range(len(tensors))):
+                places = range(len(tensors))
+                for groups in _dealt(left, places, _fitting(left, places, tensors, seen)):
                     yield from self._all([*zip(tensors, map(sum_of, groups), strict=True)], seen)
 
     def _product(
@@ -437,7 +440,7 @@ class _Search:
         """Matches factors in any order. A tensor of the pattern may be the product of several."""
         named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
         numbers = [factor for factor in named if not factor.index]
-        tensors: list[Expression] = [factor for factor in named if factor.index]
+        tensors = [factor for factor in named if factor.index]
         told = [factor for factor in pattern.factors if is_scalar(factor)]
         whole = [factor for factor in pattern.factors if not isinstance(factor, Ref) and factor not in told]
         part, found = self._spread(part, found, len(tensors) + len(whole), bool(pattern.summed))
@@ -458,7 +461,7 @@ class _Search:
             left = [factor for n, factor in enumerate(factors) if n not in chosen]
             taken = [factors[n] for n in chosen]
             for seen in self._all([*zip(whole, taken, strict=True)], found):
-                for groups in _dealt(left, places, range(len(tensors))):
+                for groups in _dealt(left, places, _fitting(left, places, tensors, seen)):
                     ways = self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
                     yield from (each._replace(inside=around) for each in ways)
 
@@ -466,7 +469,7 @@ class _Search:
         self,
         pattern: Contraction,
         part: Contraction,
-        tensors: Sequence[Expression],
+        tensors: Sequence[Ref],
         held: list[list[Expression]],
         found: _Found,
         outermost: bool,
@@ -714,16 +717,26 @@ def _are_equal(one: Expression, other: Expression) -> bool:
     return True
 
 
+def _fitting(
+    parts: Sequence[Expression], places: Sequence[int], tensors: Sequence[Ref], found: _Found
+) -> list[list[int]]:
+    """The places of each part: not in a tensor that is bound to something that lacks it."""
+    own = [{ref.name for ref in references(part)} for part in parts]
+    bound = {n: found.bound.get(tensor.name) for n, tensor in enumerate(tensors)}
+    known = {n: {ref.name for ref in references(each)} for n, each in bound.items() if each is not None}
+    return [[n for n in places if names <= known.get(n, names)] for names in own]
+
+
 def _dealt(
-    parts: Sequence[Expression], places: Sequence[int], wanted: Sequence[int]
+    parts: Sequence[Expression], places: Sequence[int], fitting: Sequence[Sequence[int]]
 ) -> Iterator[list[list[Expression]]]:
-    """Every way to distribute parts over places, with at least one part for each wanted place.
+    """Every way to distribute parts over the places where each fits, with at least one part for each tensor.
 
     If there are too many ways, only those that keep neighbouring parts together.
     """
-    many = len(places) ** len(parts) > MOST
-    for assigned in _runs(len(parts), places) if many else itertools.product(places, repeat=len(parts)):
-        if set(wanted) <= set(assigned):
+    wanted, many = {n for n in places if n >= 0}, math.prod(map(len, fitting)) > MOST
+    for assigned in _runs(len(parts), places) if many else itertools.product(*fitting):
+        if wanted <= set(assigned) and all(map(operator.contains, fitting, assigned)):
             yield [[part for part, to in zip(parts, assigned, strict=True) if to == n] for n in places]
 
 

@@ -219,6 +219,22 @@ class _Schedule:
         cut = {part.call.results for part in self.cuts}
         return frozenset(call for call in self.graph.calls if self.alone or call.results in cut)
 
+    @functools.cached_property
+    def beyond(self) -> Mapping[str, float]:
+        """The time of the steps that lead to each named tensor, without that of their arithmetic."""
+        found, waiting = dict[str, float](), 0.0
+        for step in self.parts.steps:
+            waiting += max(0.0, step.seconds - step.flops / self.target.profile.flops)
+            named = [name for name in step.defines if name in self.graph.named]
+            if named:
+                found[named[0]] = waiting
+                waiting = 0.0
+        return found
+
+    def may_gain(self, made: Iterable[str]) -> bool:
+        """Whether tiles of the steps that lead to some tensors can gain enough: their arithmetic takes as long."""
+        return sum(self.beyond.get(name, 0.0) for name in made) > (1 - GAIN) * self.seconds
+
     def size(self, name: str) -> int:
         """The value of a size."""
         return int(evaluate(symbol(name), {**self.graph.bound, **self.values}))
@@ -281,8 +297,11 @@ def _tiled(scheduled: _Schedule) -> _Schedule:
     found = scheduled
     for _ in range(ROUNDS):
         taken = found.peak - found.given - found.results
-        trials, parts = list[_Schedule](), _parts(found) if taken > found.target.tiled_from else ()
+        is_tried = taken > found.target.tiled_from and found.may_gain(found.beyond)
+        trials, parts = list[_Schedule](), _parts(found) if is_tried else ()
         for part in itertools.islice(parts, TRIED // 2):
+            if not found.may_gain(name for item in part.call.graph.body for name in item.defines):
+                continue
             whole, length = found.size(part.slicing.size), _first_length(found, part, found.given + TILE)
             count = -(-whole // length)
             count = next(
