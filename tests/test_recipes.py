@@ -18,8 +18,16 @@ RECIPES = {
 }
 
 
-def test_there_are_recipes() -> None:
+def test_the_recipes_apply() -> None:
     assert len(RECIPES) == 6
+    stale = {}
+    for title, (diff, _) in RECIPES.items():
+        checked = subprocess.run(
+            ["git", "apply", "--check", "-"], input=diff, cwd=ROOT, text=True, capture_output=True
+        )
+        if checked.returncode:
+            stale[title] = checked.stderr
+    assert not stale
 
 
 @pytest.mark.slow

@@ -253,7 +253,7 @@ class Backward:
             for term in self.cotangents.terms[part.node][before:]:
                 self._note(*term, part.node, lambda: self.part_of(part.node))  # noqa: B023
 
-    # ---- states
+    # ---- states: the vjp of a scan
 
     def equation(self, state: State) -> Equation:
         """The equation of a state in the forward pass."""

@@ -7,7 +7,8 @@ gets from its readers (`x.grad`) is passed on to its operands (`backward.py`):
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
-A call of a block becomes two. The cotangent of a state is read before it is defined, as the state is.
+A call of a block becomes two. The vjp of a scan is a scan: the cotangent of a state is read before it is defined, as
+the state is (`Backward.foresee` and `through_state`).
 """
 
 from __future__ import annotations

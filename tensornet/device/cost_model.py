@@ -8,10 +8,10 @@ lines lost meanwhile. Every operation pays for its call. Bytes have their own ra
 cache and memory. If several cores work, the constants are those of all of them together; small steps and products with
 a vector stay on one core. Constants belong to one element type: a profile is measured for each.
 
-An elementwise step or a copy walks along its result, innermost axis first; `memory_access` counts bytes and lines, and
-`DeviceProfile.access_seconds` converts them to seconds. Neighbouring axes that are contiguous in every tensor are one
-loop. An operand that is not contiguous is read at strides, and a cache line may be evicted before its other elements
-are read.
+An elementwise step, or the copy of a transpose, walks along its result, innermost axis first; `memory_access` counts
+bytes and lines, and `DeviceProfile.access_seconds` converts them to seconds. Neighbouring axes that are contiguous in
+every tensor are one loop. An operand that is not contiguous is read at strides, and a cache line may be evicted before
+its other elements are read.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ The way from text to result, with one file for each arrow:
     source    →  function   codegen/function.py          called by runtime/executable.py
 
 A program holds only what an output reaches, and equal nodes are one object. So dead code and common subexpressions need
-no pass here. A call of a block is a node, which passes leave as it is. A pass that does not always pay compares the
-cost of a part before and after. The part is lowered, and the expected seconds of its steps are added up
-(`planner._rewritten`). `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
+no pass here; `dead_code.py` is for graphs. A call of a block is a node, which passes leave as it is. A pass that does
+not always pay compares the cost of a part before and after. The part is lowered, and the expected seconds of its steps
+are added up (`planner._rewritten`). `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
 """
 
 from __future__ import annotations
