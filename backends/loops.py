@@ -22,6 +22,7 @@ def scan(
     following: Sequence[int],
     results: int,
     back: bool,
+    last: Sequence[int] = (),
 ) -> tuple[list[Any], Sequence[Any]]:
     """The first `results` results of a function at all positions, stacked along a new first axis, and the last states.
 
@@ -33,6 +34,7 @@ def scan(
         rest: operands that are the same at all positions.
         size, results: the number of positions, and of results to stack.
         back: whether it runs from the last position to the first.
+        last: the results of which only that of the last iteration is kept, as a stack of one.
     """
     inputs = list(zip(cut, axes, strict=True))
     if not size:
@@ -45,9 +47,9 @@ def scan(
         found = as_tuple(function(*(each[at] for each in pieces), *states, *rest))
         states = [found[number] for number in following]
         if not made:
-            made = [_blank(library, each, size) for each in found[:results]]
+            made = [[None] if n in last else _blank(library, found[n], size) for n in range(results)]
         for whole, each in zip(made, found, strict=False):
-            whole[at if isinstance(whole, list) else (at, ...)] = each
+            whole[min(at, len(whole) - 1) if isinstance(whole, list) else (at, ...)] = each
     return [library.xp.stack(each, axis=0) if isinstance(each, list) else each for each in made], states
 
 

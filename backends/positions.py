@@ -101,7 +101,11 @@ def _rows(xp: Any, x: Any, order: Any, alone: int) -> Any:
 
 
 def scatters(
-    xp: Any, integer: Any, summed: Callable[[Any, Any, int], Any], counted: Callable[[Any, int], Any]
+    xp: Any,
+    integer: Any,
+    summed: Callable[[Any, Any, int], Any],
+    counted: Callable[[Any, int], Any],
+    is_checked: Callable[[Any], bool] = lambda positions: False,
 ) -> dict[str, Callable[..., Any]]:
     """The functions that add up and count rows, for the namespace of a backend.
 
@@ -110,33 +114,40 @@ def scatters(
         integer: the element type of positions; of 64 bits where the library has it.
         summed: takes an index for each row, the rows and the number of indices, and returns the sums.
         counted: takes indices and their number, and returns how often each occurs.
+        is_checked: whether `within` has read these positions, where it is called.
     """
 
-    def rows_of(positions: Any, size: int) -> tuple[Any, int]:
-        """The flat index of each position, with batches one after another, or after the last if it is outside."""
-        positions = xp.astype(positions, integer, copy=False)
-        inside, count = (positions >= 0) & (positions < size), size
+    def rows_of(positions: Any, size: int, inside: bool) -> tuple[Any, int, int]:
+        """The flat index of each position, with batches one after another, or after the last if it is outside; the
+        number of those inside, and of all."""
+        found = positions = xp.astype(positions, integer, copy=False)
+        count = size
         if positions.ndim == 2:
             count = len(positions) * size
-            positions = positions + size * (xp.cumsum(xp.ones_like(positions[:, :1]), 0) - 1)
-        return xp.where(inside, positions, count).reshape(-1), count
+            found = found + size * (xp.cumsum(xp.ones_like(found[:, :1]), 0) - 1)
+        if inside and is_checked(positions):
+            return found.reshape(-1), count, count
+        found = xp.where((positions >= 0) & (positions < size), found, count)
+        return found.reshape(-1), count, count + 1
 
-    def scatter_add(positions: Any, x: Any, size: int) -> Any:
+    def scatter_add(positions: Any, x: Any, size: int, inside: bool = False) -> Any:
         """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-        Batch and channels may be missing. Rows at positions outside of `size` are dropped.
+        Batch and channels may be missing. Rows at positions outside of `size` are dropped; `inside` tells that there
+        are none, where values can be read.
         """
-        rows, count = rows_of(positions, size)
+        rows, count, all_rows = rows_of(positions, size, inside)
         batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
         wide = xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x  # half is too short for long sums
-        wide = xp.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
-        made = summed(rows, wide, count + 1)[:-1]
+        if wide.shape != (*rows.shape, *channels):
+            wide = xp.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
+        made = summed(rows, wide, all_rows)[:count]
         return xp.astype(made.reshape(*batch, size, *channels), x.dtype, copy=False)
 
-    def scatter_count(positions: Any, size: int) -> Any:
+    def scatter_count(positions: Any, size: int, inside: bool = False) -> Any:
         """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
-        rows, count = rows_of(positions, size)
-        return counted(rows, count + 1)[:-1].reshape(*positions.shape[:-1], size)
+        rows, count, all_rows = rows_of(positions, size, inside)
+        return counted(rows, all_rows)[:count].reshape(*positions.shape[:-1], size)
 
     return {"scatter_add": scatter_add, "scatter_count": scatter_count}
 

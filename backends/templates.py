@@ -13,7 +13,7 @@ COMMON: Mapping[str, str] = {
     "within": "within({0}, {size}, {name})",
     "max_pool": "max_pool({0}, {windows})",
     "mean_pool": "mean_pool({0}, {windows})",
-    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}{last})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "widen": "widen({0}, {dtype})",
     "finite": "finite({0}, {1})",
@@ -34,8 +34,8 @@ COMMON: Mapping[str, str] = {
 """Templates that are the same for every backend: arithmetic, and functions in the backend's namespace."""
 
 KERNELS: Mapping[str, str] = {
-    "scatter_add": "scatter_add({0}, {1}, {size})",
-    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+    "scatter_add": "scatter_add({0}, {1}, {size}{inside})",
+    "scatter_count": "scatter_count({0}, {size}{inside}).astype({dtype})",
     "spaced": "spaced({0}, {axis}, {first}, {by}, {size})",
     "windows": "windows({0}, {axis}, {first}, {by}, {apart}, {outer}, {inner})",
 }

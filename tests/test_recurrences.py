@@ -295,3 +295,20 @@ def test_a_linear_recurrence_of_parameters_goes_position_by_position(
     if trains:
         made.sum().backward()
     assert walked.call_count == 1 + trains
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_of_a_state_that_is_read_at_its_end_alone_the_end_alone_is_kept(backend: str, back: bool) -> None:
+    near, far = ("t+1", "0") if back else ("t-1", "-1")
+    graph = tn.layer(f"y[t,d] = tanh(x[t,d] * y[{near},d] + x[t,d])\nz[d] = y[{far},d]", inputs="x")
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    state = np.zeros(3)
+    for each in x[::-1] if back else x:
+        state = np.tanh(each * state + each)
+    run = tn.compile(graph, backend=backend, dtype="float64")
+    given = tn.to_backend({"x": x}, backend)["x"]
+    assert np.allclose(np.asarray(run({}, given)), state)
+    assert f"{back}, (0,))" in tn.plan(graph, t=5, d=3, backend=backend).code
+    if backend == "torch":
+        assert torch.autograd.gradcheck(lambda x: run({}, x), given.requires_grad_())

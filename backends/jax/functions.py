@@ -133,8 +133,9 @@ class _JaxFunctions(Functions):
         following: Any,
         results: int,
         back: bool,
+        last: Any = (),
     ) -> Any:
-        """The stacked first results of a function at all positions: one loop of XLA."""
+        """The stacked first results of a function at all positions: one loop of XLA, which stacks the last ones too."""
 
         def step(now: Any, pieces: Any) -> Any:
             found = function(*pieces, *now, *rest)

@@ -31,7 +31,8 @@ templates: Mapping[str, str] = {
         name: f"{name}({{0}}, back={{back}})"
         for name in ("lstm_along", "gru_along", "tanh_along", "relu_along")
     },
-    **{name: f"torch.{name}({{0}}, {{axes}})" for name in ("sum", "mean")},
+    "sum": "torch.sum({0}, {axes})",
+    "mean": "mean({0}, {axes})",
     "logsumexp": "logsumexp({0}, {axes})",
     **{name: f"torch.{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax", "prod")},
     **{name: f"torch.{name}({{0}}, dim={{axis}})" for name in ("argmax", "argmin")},
@@ -49,7 +50,7 @@ templates: Mapping[str, str] = {
     "broadcast": "{0}.expand({shape})",
     "take": "take({0}, {1}, {axis})",
     "gather": "gather({0}, {1}, {axis})",
-    "scatter_count": "scatter_count({0}, {size}).to({dtype})",
+    "scatter_count": "scatter_count({0}, {size}{inside}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
     "with_vjp": "with_vjp({0}, {1}, {reads}, {gives})",

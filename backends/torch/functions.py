@@ -134,13 +134,18 @@ def within(index: Any, size: int, name: str) -> Any:
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise no_positions(name, str(index.dtype))
     index = index.to(torch.int64)
-    if index.device.type != "cpu" or is_unseen(index):
+    if not _is_checked(index):
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
         low, high = (int(each) for each in torch.aminmax(index))
         if low < 0 or high >= size:
             raise outside(name, low if low < 0 else high, size)
     return index
+
+
+def _is_checked(index: Any) -> bool:
+    """Whether the values of positions can be checked."""
+    return index.device.type == "cpu" and not is_unseen(index)
 
 
 def take(x: Any, index: Any, axis: int) -> Any:
@@ -190,8 +195,19 @@ def gather(x: Any, index: Any, axis: int) -> Any:
 
 
 def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
-    """log Σ eˣ. Where all of x is −∞ the gradient is 0; that of `torch.logsumexp` is NaN."""
-    return _LogSumExp.apply(x, axes) if changing((x,)) else torch.logsumexp(x, axes)  # type: ignore[no-untyped-call]
+    """log Σ eˣ. Where all of x is −∞ the gradient is 0; that of `torch.logsumexp` is NaN, so that it is used where
+    all results are finite, and x is small enough that a call of Python takes longer than memory."""
+    if not changing((x,)):
+        return torch.logsumexp(x, axes)
+    if x.numel() < _FEW and x.device.type == "cpu" and is_eager(x):
+        y = torch.logsumexp(x, axes)
+        if math.isfinite(y.detach().sum()):
+            return y
+    return _LogSumExp.apply(x, axes)  # type: ignore[no-untyped-call]
+
+
+_FEW = 2**17
+"""Elements from which a gradient by operations in place is faster."""
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -208,7 +224,8 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, y = ctx.saved_tensors
         y = y.masked_fill(y.isinf(), 0.0)
-        return gradient.reshape(ctx.shape) * torch.exp(x - y.reshape(ctx.shape)), None
+        share, gradient = torch.exp_(x - y.reshape(ctx.shape)), gradient.reshape(ctx.shape)
+        return share * gradient if torch.is_grad_enabled() else share.mul_(gradient), None
 
 
 def recur(a: Any, b: Any, start: float, back: float) -> Any:
@@ -306,11 +323,15 @@ def binary(function: Any, a: Any, b: Any) -> Any:
 
 
 def _summed(rows: Any, x: Any, count: int) -> Any:
-    either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
-    return zeros(either.to(x.dtype), (count, *x.shape[1:])).index_add_(0, rows, x)
+    like = x
+    if is_unseen(rows, x):  # under vmap, a tensor written in place needs the batch of both
+        like = (rows[:1] + x.reshape(-1)[:1]).to(x.dtype)
+    return zeros(like, (count, *x.shape[1:])).index_add_(0, rows, x)
 
 
 def _counted(rows: Any, count: int) -> Any:
+    if _is_checked(rows):
+        return torch.bincount(rows, minlength=count)
     return rows.new_zeros(count).scatter_add_(0, rows, torch.ones_like(rows))
 
 
@@ -322,6 +343,6 @@ _OWN = (
 FUNCTIONS = {
     **namespace_of(SHARED),
     **{each.__name__: each for each in _OWN},
-    **shared.scatters(xp, torch.int64, _summed, _counted),
+    **shared.scatters(xp, torch.int64, _summed, _counted, _is_checked),
 }
 """What generated code may use, by name."""

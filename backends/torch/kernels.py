@@ -31,7 +31,7 @@ from .products import is_differentiated, is_eager, with_vjp
 __all__ = [
     *("large_linear", "large_matmul", "scaled_dot_product_attention"),
     *("convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
-    *("batch_norm", "deviation", "normalize", "pairwise_distance", "variance"),
+    *("batch_norm", "deviation", "mean", "normalize", "pairwise_distance", "variance"),
 ]
 
 
@@ -277,8 +277,8 @@ def normalize(
     if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
         made = x.dtype if gain is None else torch.result_type(x, gain)
         return normalize(x.float(), axis, eps, gain, bias).to(made)
-    centred = x - x.mean(axis, keepdim=True)  # torch.var_mean goes element by element: ten times as long
-    scale = torch.rsqrt(centred.square().mean(axis, keepdim=True) + eps)
+    centred = x - mean(x, (axis,), True)  # torch.var_mean goes element by element: ten times as long
+    scale = torch.rsqrt(mean(centred.square(), (axis,), True) + eps)
     normed = multiplied(centred, scale)
     if gain is None or bias is None:
         return normed
@@ -298,12 +298,19 @@ def batch_norm(eps: float, x: torch.Tensor, *affine: torch.Tensor) -> torch.Tens
     return normed * affine[0] + affine[1] if affine and gain is None else normed
 
 
+def mean(x: torch.Tensor, axes: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
+    """The arithmetic mean. Autograd divides the gradient of `torch.mean` at each element, and that of a sum before."""
+    if x.itemsize == 2 or not is_differentiated(x):
+        return torch.mean(x, axes, keepdim)
+    return torch.sum(x, axes, keepdim) / math.prod(x.shape[axis] for axis in axes)
+
+
 def variance(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     """The biased variance. It avoids `torch.var`, which goes element by element."""
     if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
         return variance(x.float(), axes).to(x.dtype)
-    centred = x - x.mean(axes, keepdim=True)
-    return (centred.abs() if x.is_complex() else centred).square().mean(axes)
+    centred = x - mean(x, axes, True)
+    return mean((centred.abs() if x.is_complex() else centred).square(), axes)
 
 
 def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:

@@ -269,8 +269,21 @@ def _call_along(
         states=tuple_source(along.states),
         results=str(len(step.results)),
         back=str(along.back),
+        last=f", {tuple_source(last)}" if (last := _read_last(context.plan, step, along)) else "",
         **more,
     )
+
+
+def _read_last(plan: Plan, step: CallStep, along: Repetition) -> list[int]:
+    """The indices of results of a repeated call that are read at the position of the last iteration alone."""
+    whole = {*(result.value.name for result in plan.results), *(table.made for table in plan.tables)}
+    for each in (*plan.once, *plan.steps):
+        if isinstance(each, Step):
+            at = (0 if along.back else -1,)
+            whole.update(ref.name for ref in each.equation.references if ref.index[:1] != at)
+        else:
+            whole.update(each.reads)
+    return [n for n, name in enumerate(step.results) if name not in whole]
 
 
 # ---------------------------------------------------------------------------- sizes and element types

@@ -260,20 +260,27 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
 def _gathered_along(
     context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]
 ) -> str | None:
-    """A gather along one dimension, at positions that are given for each position along some of the others."""
+    """A gather along one dimension, at positions that are given for each position along some of the others: one
+    position, if these are all others, or several."""
     entries = [entry for entry, _ in dimensions]
     looked = [(n, entry) for n, entry in enumerate(entries) if isinstance(entry, Ref)]
     if "gather" not in context.backend.templates or len(looked) != 1 or len(set(entries)) < len(entries):
         return None
     ((at, ref),) = looked
-    inside = layout_of(ref)
+    inside, others = layout_of(ref), [*entries[:at], *entries[at + 1 :]]
     made = [axis for axis in inside if axis not in entries]
-    if len(made) != 1 or len(inside) == 1:
+    if len(made) > 1 or len(inside) == len(made) or (not made and not {*inside}.issuperset(others)):
         return None
-    lying = tuple(str(entry) for entry in (*entries[:at], *made, *entries[at + 1 :]))
+    lying = tuple(map(str, (*entries[:at], *made, *entries[at + 1 :])))
     index = context.below(context.aligned(ref, lying), ref.name, dimensions[at][1])
-    index = context.op("broadcast", index, shape=context.shape(context.sizes[axis] for axis in lying))
-    return context.in_order(context.op("gather", text, index, axis=str(at)), lying, left)
+    sizes = [context.sizes[axis] for axis in lying]
+    if made:
+        index = context.op("broadcast", index, shape=context.shape(sizes))
+    else:
+        index = context.reshape(index, [*sizes[:at], 1, *sizes[at:]])
+    text = context.op("gather", text, index, axis=str(at))
+    text = text if made else context.reshape(text, sizes)
+    return context.in_order(text, lying, left)
 
 
 def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str, ...]) -> str:

@@ -70,19 +70,19 @@ def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with positions and rows, which have a dimension for each of batch, summed axes and channels, if any."""
-    told, places, *added = call.arguments
-    told = cast("Ref", told)
+    where, places, *added = call.arguments
+    where = cast("Ref", where)
     (axis,) = cast("Call", places).axes
     at = left.index(axis)
     batch, channels = ([names_in(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
-    positions = writer.view(told, [*batch, call.axes])
+    positions = writer.view(where, [*batch, call.axes])
     if is_inside(call):
-        positions = writer.looked(positions, told.name, axis)
-    size = writer.extent((axis,))
+        positions = writer.looked(positions, where.name, axis)
+    told = {"size": writer.extent((axis,)), "inside": ", inside=True" if is_inside(call) else ""}
     if not added:
-        return writer.op(COUNT, positions, size=size)
+        return writer.op(COUNT, positions, **told)
     rows = writer.broadcast(cast("Ref", added[0]), [*batch, call.axes, *channels])
-    return writer.op(call.function, positions, rows, size=size)
+    return writer.op(call.function, positions, rows, **told)
 
 
 def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
