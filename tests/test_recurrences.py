@@ -281,6 +281,14 @@ def test_a_linear_recurrence_under_vmap_and_forward_derivatives() -> None:
     torch.testing.assert_close(tangent, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-6)
 
 
+def test_a_recurrence_under_vmap_whose_first_position_is_constant() -> None:
+    """Results of which only later ones have an example of their own are joined, and not written into the first."""
+    text = "a[b,t] = 0.5 * y[b,t-1] + x[b,t]\nc[b,t] = tanh(a[b,t-1])\ny[b,t] = c[b,t] - 0.3 * a[b,t-2]"
+    run, x = tn.compile(tn.layer(text, inputs="x"), backend="torch"), torch.randn(3, 2, 5)
+    found = torch.func.vmap(lambda x: run({}, x))(x)
+    torch.testing.assert_close(found, torch.stack([run({}, each) for each in x]))
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_linear_recurrence_of_parameters_goes_position_by_position(
     trains: bool, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,46 @@ def test_reset_dtype_device_and_seed() -> None:
     assert tn.module(TCL).double()(torch.randn(2, 4, 4, 3).double()).dtype == torch.float64
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_defaults_of_torch_hold_for_new_parameters(seed: int | None) -> None:
+    with torch.device("meta"):
+        assert tn.module(TCL, seed=seed).U.is_meta
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert tn.module(TCL, seed=seed)(torch.randn(2, 4, 4, 3)).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_a_module_computes_what_no_input_changes_with_its_own_loops_and_blocks() -> None:
+    """The function of the tables calls them, beside that of the module."""
+    text = """
+    x[i]: input
+    def wave(z):
+        z[i]: input
+        y[i] = 2 * cos(z[i])
+    F[-1] = 1
+    F[i] = F[i-1] + F[i-2]
+    c[i] = index(i) + 0.5
+    w = wave(c, scope='one')
+    y[i] = F[i] * x[i] + w[i]
+    """
+    module, x = tn.module(tn.layer(text, i=6), dtype="float64"), torch.rand(6, dtype=torch.float64)
+    expected = torch.tensor([1, 2, 3, 5, 8, 13]) * x + 2 * torch.cos(torch.arange(6) + 0.5)
+    torch.testing.assert_close(module(x), expected)
+    torch.testing.assert_close(torch.export.export(module, (x,)).module()(x), expected)
+
+
+def test_a_number_has_a_remainder_whose_divisor_has_a_gradient() -> None:
+    function = tn.compile(tn.layer("y[i] = -1 % w[i] + 0.1 % w[i]", inputs="w"), backend="torch")
+    w = torch.tensor([0.3, 1.3, 2.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: function({}, w), w)
+    torch.testing.assert_close(
+        function({}, w.detach()), -1 % w.detach() + 0.1 % w.detach(), rtol=1e-15, atol=0
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "name"), [("y[b] = self[b,i] * W[i]", "self"), ("y[b] = x[b,observed] * W[observed]", "x")]
 )
@@ -391,3 +431,23 @@ def test_attention_without_a_kernel_of_torch_has_the_derivatives_of_its_operatio
         others = [other if other is each else other.detach() for other in tensors]
         torch.testing.assert_close(torch.autograd.grad(ours(*others), each, gradient)[0], found)
     assert torch.autograd.gradgradcheck(ours, tensors, fast_mode=True)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # of torch, in forward mode
+def test_attention_with_a_kernel_of_torch_has_forward_and_second_derivatives_in_torch_func() -> None:
+    q, k, v = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64)
+
+    def derivatives(attention: Callable[..., Any]) -> list[torch.Tensor]:
+        def loss(q: torch.Tensor) -> Any:
+            return attention(q, k, v, scale=0.3).pow(2).sum()
+
+        def slope(q: torch.Tensor) -> torch.Tensor:
+            return torch.func.grad(loss)(q).sum()  # type: ignore[no-any-return]
+
+        once = torch.func.jvp(lambda q: attention(q, k, v, scale=0.3), (q,), (k,))[1]
+        return [once, torch.func.grad(slope)(q), torch.func.vmap(torch.func.grad(slope))(q[None])[0]]
+
+    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        return torch.softmax(scale * q @ k.mT, -1) @ v
+
+    torch.testing.assert_close(derivatives(scaled_dot_product_attention), derivatives(plain))

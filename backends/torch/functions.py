@@ -44,11 +44,19 @@ class _TorchFunctions(Functions):
         return is_recorded()
 
     def joins(self, x: Any) -> bool:
-        """Whether a part is recorded. To autograd, each write into a whole tensor would cost a copy of its gradient."""
-        return is_recorded() or bool(x.requires_grad)
+        """Whether a part is recorded. To autograd, each write into a whole tensor would cost a copy of its gradient.
+
+        Under `vmap`, a first part of constants has no room for an example of each that follows.
+        """
+        return is_traced() or bool(x.requires_grad)
 
     def overwrites(self, *arrays: Any) -> bool:
         return not (is_traced() or is_differentiated(*arrays))
+
+    def remainder(self, a: Any, b: Any) -> Any:
+        if not isinstance(a, torch.Tensor):  # torch does not differentiate a number % a tensor
+            a = torch.asarray(a, dtype=torch.result_type(a, b))
+        return shared.remainder(self, a, b)
 
     def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
         """Grouped GEMM. If values cannot be read, each row is multiplied by all matrices."""

@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensornet.device.cost_model import MAPPED
 
 from ..windows import Pools, Windows, convolutions, elements, margins, reach
-from .products import is_differentiated, is_eager, with_vjp
+from .products import is_differentiated, is_differentiated_twice, is_eager, is_recorded, with_vjp
 
 __all__ = [
     *("large_linear", "large_matmul", "scaled_dot_product_attention"),
@@ -120,6 +121,9 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any, **more: Any) -> Any:
     mask = more.get("attn_mask")
     has_kernel = q.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad)
     given = (q, k, v) if mask is None else (q, k, v, mask)
+    if not is_recorded() and is_differentiated_twice():
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional.scaled_dot_product_attention(q, k, v, **more)
     if (
         has_kernel
         or not more.keys() <= {"attn_mask", "scale"}

@@ -59,7 +59,7 @@ class TensorModule(torch.nn.Module):
         if device is not None:
             backend.check_device(str(device))
         if params is None:
-            dtype = dtype or "float32"
+            dtype = dtype or str(torch.get_default_dtype()).removeprefix("torch.")
             for path, array in self._drawn(seed, dtype).items():
                 self._fill(path, backend.asarray(array, device=device))
         else:
@@ -123,7 +123,7 @@ class TensorModule(torch.nn.Module):
 
     def _drawn(self, seed: int | None, dtype: str) -> dict[str, torch.Tensor]:
         """Initial values, by the names of the parameters."""
-        number = int(torch.randint(2**31, ()).item()) if seed is None else seed
+        number = int(torch.randint(2**31, (), device="cpu").item()) if seed is None else seed
         return init(self.graph, seed=number, backend=backend, dtype=dtype)
 
     def _fill(self, path: str, array: torch.Tensor) -> None:

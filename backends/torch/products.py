@@ -62,6 +62,16 @@ def is_transformed() -> bool:
     return isinstance(transforms.peek_interpreter_stack(), transforms.CInterpreter)
 
 
+def is_differentiated_twice() -> bool:
+    """Whether forward mode, or two gradients of `torch.func`, see the operations. Fused kernels have neither."""
+    transforms = torch._C._functorch
+    gradients = [each for each in transforms.get_interpreter_stack() or () if each.key() == _GRADIENT]
+    return forward_ad._current_level >= 0 or len(gradients) > 1
+
+
+_GRADIENT = torch._C._functorch.TransformType.Grad
+
+
 def is_unseen(*tensors: torch.Tensor) -> bool:
     """Whether the values of the tensors cannot be read: during tracing, under `vmap` and in a CUDA graph."""
     captured = any(each.is_cuda for each in tensors) and torch.cuda.is_current_stream_capturing()
