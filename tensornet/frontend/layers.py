@@ -13,6 +13,7 @@ from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
 from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..graph.unify import with_sizes
+from ..language.diagnostics import called_elsewhere
 from ..language.equation import (
     Calling,
     Declaration,
@@ -537,10 +538,20 @@ def _leaf(text: Text, name: str, entry: Known) -> Leaf:
         if part is not None:
             fix = f"'{part}' is a parameter of its own, as tensors have no attributes: write {name}[i,b]"
         raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
+    owner, _, part = name.rpartition(".")
+    if name in text.guessed and owner in text.known and part in _ATTRIBUTES:
+        message = f"'{name}' is a parameter of its own, as tensors have no attributes"
+        raise EquationError(
+            message, entry.place, f"{called_elsewhere(_ATTRIBUTES[part])}or choose another name"
+        )
     if entry.start == ("array", 0.0):
         fix = f'pass init={{"{name}": array}}'
         raise EquationError(f"the initial array of '{name}' is not given", entry.place, fix)
     return Leaf(name, entry.kind, text.unifier.dims(entry.dims), entry.start, entry.value)
+
+
+_ATTRIBUTES = {"T": "transpose", "mT": "transpose", "shape": "shape", "real": "real", "imag": "imag"}
+"""What arrays have in their libraries, by the functions that do the same."""
 
 
 @told_in("sizes")

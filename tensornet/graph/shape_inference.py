@@ -23,12 +23,14 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     free_axes,
+    is_computed_index,
     is_scalar,
     option_axes,
     product_of,
     show,
     show_entry,
     show_index,
+    subexpressions,
     sum_of,
 )
 from ..ops.record import names_in
@@ -344,9 +346,12 @@ class _Walk:
             where = f"whose dimension {position} has size" if ref.said == ref.name else "where there are"
             message = f"index {index} is outside '{ref.said}', {where} {size}"
             fix = f"use an index below {size}" if size else "it needs a position at least"
-            fix = (
-                fix if from_end or index >= 0 else "only a written integer, as in x[-1], counts from the end"
-            )
+            if not from_end and index < 0:
+                fix = "only a written integer, as in x[-1], counts from the end"
+                entry = ref.index[position]
+                within = subexpressions(entry) if is_computed_index(entry) else ()
+                for letter in [each.axis for each in within if isinstance(each, Size)][-1:]:
+                    fix += f"; '{letter}' is a size here: write sum[{letter}](…) if it is an axis"
             raise ShapeError(message, ref.place, fix)
 
     @told_in("axes")

@@ -36,9 +36,41 @@ def meant(*nodes: ast.AST) -> str:
 IN_OTHER_WORDS = {
     "flip": "read it from its end, as in x[b,n-1-i]",
     "sort": "gather in order, as in x[b,argsort[i](x[b,i])]",
+    "median": "read the middle of what is sorted, x[o[1]] with o[i] = argsort[i](x[i])",
+    "bool": "compare, as in x[b] != 0",
+    "any": "take the largest truth value, max[i](x[b,i] > 0)",
+    "all": "take the least truth value, min[i](x[b,i] > 0)",
+    "tan": "write sin(x) / cos(x)",
+    "sinh": "write (exp(x) - exp(-x)) / 2",
+    "cosh": "write (exp(x) + exp(-x)) / 2",
+    "pow": "write a power with **",
+    "crossentropy": "write logsumexp[c](z[b,c]) - z[b,t[b]]",
+    "rmsnorm": "write x / sqrt(mean[c](x ** 2) + 0.00001)",
+    "scatter": "add at positions, y[k[n]] += x[n]",
+    **dict.fromkeys(("log2", "log10"), "divide logarithms, as in log(x) / log(2)"),
+    **dict.fromkeys(("mod", "fmod"), "write a remainder with %"),
+    **dict.fromkeys(
+        ("float", "float32", "float64"), "write 1.0 * x: beside a number of the working type, x is one"
+    ),
+    **dict.fromkeys(("range", "arange"), "write index(i) for the positions along i"),
+    **dict.fromkeys(("len", "size", "shape"), "write i alone: outside of brackets, an axis is its size"),
+    **dict.fromkeys(("transpose", "permute", "swapaxes"), "write the axes in another order, y[i,b] = x[b,i]"),
+    **dict.fromkeys(("reshape", "view", "flatten"), "write a composite axis, as in y[b,(i,j)] = x[b,i,j]"),
+    **dict.fromkeys(("gather", "take", "embedding"), "read at positions, as in E[t[b,n],c]"),
+    **dict.fromkeys(("zeros", "ones", "full"), "write the number itself, repeat[i](0) where it has axes"),
+    **dict.fromkeys(
+        ("eye", "tril", "triu"), "compare positions, as in where(index(i) >= index(j), x[i,j], 0)"
+    ),
     **dict.fromkeys(("conv", "conv1d", "conv2d"), "multiply windows, x[b,c,p+u] * K[o,c,u]"),
     **dict.fromkeys(("batchnorm", "batchnorm1d", "batchnorm2d"), "write normalize[b](…) over the batch"),
-    **dict.fromkeys(("matmul", "einsum", "dot", "bmm"), "name the axes of a product, x[b,i] * W[i,o]"),
+    **dict.fromkeys(
+        ("matmul", "einsum", "dot", "bmm", "mm", "tensordot", "outer"),
+        "name the axes of a product, x[b,i] * W[i,o]",
+    ),
+    **dict.fromkeys(
+        ("inv", "solve", "cholesky", "svd", "eigh", "qr", "det", "conj", "real", "imag"),
+        "compute it by the library of your arrays, and give it as an input",
+    ),
     **dict.fromkeys(("fft", "rfft"), "multiply with cos and sin of 2 * pi * index(k) * index(i) / n"),
     **dict.fromkeys(("maxpool", "maxpool1d", "maxpool2d"), "take it of windows, max[u](x[b,c,2*p+u])"),
     **dict.fromkeys(("avgpool", "avgpool1d", "avgpool2d"), "take it of windows, mean[u](x[b,c,2*p+u])"),

@@ -49,6 +49,9 @@ Filters for warnings are global: silencing them here would also silence the warn
 
 _SLIPS = (
     (re.compile(r"\b(if|else|where(?! *\())\b"), "a choice is where(condition, a, b)"),
+    (re.compile(r"->"), "an expression of einsum is for tensornet.einsum"),
+    (re.compile(r"[×·⋅÷−√²³≤≥≠]"), "write *, /, -, sqrt(…), **, <=, >= or != for this sign"),
+    (re.compile(r"^\s*\w+\([\w, ]*\) *="), "write the axes of a tensor in square brackets"),
     (re.compile(r"\d *[^\W\d]"), "write a product with *, as in 2*p"),
     (re.compile(r"[\[(](\w+,)*\w+ \w+(?![\w\[(])"), "separate axes by commas, as in x[b,i]"),
     (re.compile(r"\[\s*\]"), "a number has no brackets: write y = …"),

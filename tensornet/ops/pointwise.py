@@ -205,7 +205,7 @@ _root = functools.partial(_real, positive=True, root=True)
 _ELEMENTARY = (
     _real("exp", "eᵃ", math.exp, "g * y", passes=3.5),
     _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", passes=5),
-    _real("log", "natural logarithm", math.log, "g / a", positive=True, passes=4.5),
+    _real("log", "natural logarithm", math.log, "g / a", positive=True, passes=4.5, elsewhere=("ln",)),
     _real(
         "log1p",
         "log(1 + a)",
@@ -297,6 +297,7 @@ _ACTIVATIONS = (
         lambda a, slope=0.01: a if a > 0 else slope * a,
         "where(a > 0, g, slope * g)",
         options=(("slope", 0.01),),
+        elsewhere=("lrelu",),
     ),
     _real_only(
         "elu",
@@ -372,6 +373,7 @@ _CHOICES = (
         operands=("a", "low", "high"),
         number="min(max({0}, {1}), {2})",
         example=Example.of("y[i] = clip(a[i], 0, 1)"),
+        elsewhere=("clamp",),
     ),
     WHERE,
 )
@@ -398,7 +400,7 @@ _TRUTHS = (
 _cast = functools.partial(_real, carries=True)
 
 _CONVERSIONS = (
-    _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE),
+    _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE, elsewhere=("int", "long")),
     _cast("cast", "a in the working type", float, "g", converts=Element.NUMBER),
     _cast(
         "widen", "a in float32, or in the working type if that is longer", float, "g", converts=Element.WIDE
