@@ -13,20 +13,41 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from ..module import held_value
 from ..products import is_recorded, is_traced
-from ..rnn import CELLS, IN_PLACE, steps
+from ..rnn import CELLS, IN_NUMPY, IN_PLACE, TYPES, steps
 from . import rounded
 from .factorized import Factorized
-from .rounded import Kept
+from .rounded import Kept, by_columns
 from .running import clocked
 
 Module: TypeAlias = torch.nn.Module
+
+FEW = 2
+"""The most rows for which loops are tried in NumPy."""
+
+SOME = 8
+"""The most positions at which ways are measured."""
+
+
+class _Loop(NamedTuple):
+    """What a layer and direction multiplies by position by position.
+
+    Attributes:
+        gates: makes x·W with all biases but `inner`.
+        inner: the bias of the elements of h·U that a GRU multiplies by its gate r, or 0.
+        multiply: adds h·U to its first argument, and writes that to the last one.
+    """
+
+    gates: Callable[[Any], torch.Tensor]
+    inner: Any
+    multiply: Callable[..., Any]
 
 
 class _Flat(NamedTuple):
@@ -35,12 +56,12 @@ class _Flat(NamedTuple):
     Attributes:
         weights: in the order of torch.
         factor: what inputs are multiplied by before the first of them, if there is one.
-        products: the layers of inputs and of states, of calls without gradients.
+        loops: of each layer and direction, in calls without gradients.
     """
 
     weights: list[torch.Tensor]
     factor: torch.Tensor | None
-    products: list[tuple[Any, Any]]
+    loops: list[_Loop]
 
 
 class _Opened(torch.nn.Module):
@@ -131,7 +152,8 @@ class Recurrence(_Opened):
         if watched and isinstance(input, torch.nn.utils.rnn.PackedSequence):
             return self._one_by_one(input, hx)
         draws = self.training and self.base.dropout  # which measuring would do more than once
-        if is_plain and is_bare and not (draws or _is_mixed(input) or not input.numel()):
+        kept = draws or self.base._forward_hooks or self.base._forward_pre_hooks
+        if is_plain and is_bare and not (kept or _is_mixed(input) or not input.numel()):
             return self._measured(input, hx)
         return self._fused(input, hx)
 
@@ -158,24 +180,27 @@ class Recurrence(_Opened):
         return input._replace(data=data), whole
 
     def _measured(self, input: Any, hx: Any) -> Any:
-        """The faster way at about so many rows, by the clock; without factors of states a loop is not faster."""
-        cells = self._integers.cells(self, input, hx)
-        by_integers: list[Any] = [functools.partial(self._by_integers, cells)] if cells else []
-        if not any(_is_product(hh) for _, hh in self.pairs()):
-            return [*by_integers, self._fused][0](input, hx)
-        rows = input.shape[0 if self.base.batch_first else 1]
-        key = (rows - 1).bit_length(), bool(cells), input.device, input.dtype
-        ways = self._stepped, self._fused, *by_integers
-        if key not in self._faster:
-            times = clocked([functools.partial(way, input, hx) for way in ways])
-            self._faster[key] = times.index(min(times))
-        return ways[self._faster[key]](input, hx)
+        """The fastest way at about so many rows, by the clock, on the first positions."""
+        cells, along = self._integers.cells(self, input, hx), int(self.base.batch_first)
+        rows, positions = input.shape[1 - along], input.shape[along]
+        key = (rows - 1).bit_length(), positions > 1, bool(cells), input.device, input.dtype
+        if (way := self._faster.get(key)) is None:
+            ways: list[Any] = [Recurrence._fused, Recurrence._stepped]
+            are_arrays = input.is_cpu and input.dtype in TYPES["cpu"]
+            if rows <= FEW and are_arrays and self.base.mode.lower() in IN_NUMPY:
+                ways.append(Recurrence._in_numpy)
+            if cells:
+                ways.append(Recurrence._by_integers)
+            some = input.narrow(along, 0, min(positions, SOME))
+            times = clocked([functools.partial(each, self, some, hx, cells) for each in ways])
+            way = self._faster[key] = ways[times.index(min(times))]
+        return way(self, input, hx, cells)
 
-    def _by_integers(self, cells: Any, input: Any, hx: Any) -> Any:
+    def _by_integers(self, input: Any, hx: Any, cells: Any) -> Any:
         """By the kernel of torch that rounds inputs and states."""
         return rounded.recurrence(self.base, cells, input, self._starts(input, hx))
 
-    def _fused(self, input: Any, hx: Any) -> Any:
+    def _fused(self, input: Any, hx: Any, cells: Any = None) -> Any:
         """By the kernel of torch, with whole weights."""
         base = self.base
         if not self._is_plain(input) or base._forward_hooks or base._forward_pre_hooks:
@@ -234,47 +259,63 @@ class Recurrence(_Opened):
         first, *names = self.base._flat_weights_names
         u, v = pair or (getattr(self, first), None)
         weights = [u, *(getattr(self, name) for name in names)]
-        by_columns = is_kept and u.is_cpu and self.base.mode != "LSTM"  # oneDNN's LSTM is faster by rows
-        if by_columns:
-            weights = [each.t().contiguous().t() if each.ndim > 1 else each for each in weights]
-        held = dict(zip(self.base._flat_weights_names, weights, strict=True))
-        ways = [*itertools.product(self.suffixes, ("ih", "hh"))] if is_kept else []
-        products = [_product(self._modules[way + end], held[f"weight_{way}{end}"]) for end, way in ways]
-        return _Flat(weights, v, [*zip(products[::2], products[1::2], strict=True)])
+        if not is_kept:
+            return _Flat(weights, v, [])
+        turned = [by_columns(each) if each.ndim > 1 else each for each in weights]
+        held = dict(zip(self.base._flat_weights_names, turned, strict=True))
+        loops = [
+            _loop(*pair, held[f"weight_ih{end}"], held[f"weight_hh{end}"])
+            for end, pair in zip(self.suffixes, self.pairs(), strict=True)
+        ]
+        # oneDNN's LSTM is faster by rows
+        return _Flat(weights if self.base.mode == "LSTM" else turned, v, loops)
 
-    def _stepped(self, input: Any, hx: Any) -> Any:
+    def _stepped(self, input: Any, hx: Any, cells: Any = None) -> Any:
         """Position by position, with factors as they are, in place."""
-        return self._looped(input, hx, self._flat().products, _in_place)
+        return self._looped(input, hx, self._flat().loops, functools.partial(_in_place, IN_PLACE))
+
+    def _in_numpy(self, input: Any, hx: Any, cells: Any = None) -> Any:
+        """The same with functions of NumPy."""
+        with np.errstate(all="ignore"):  # torch does not warn
+            return self._looped(input, hx, self._flat().loops, functools.partial(_in_place, IN_NUMPY))
 
     def _looped(self, input: Any, hx: Any, layers: Any = None, run: Callable[..., Any] | None = None) -> Any:
         """Position by position, with each pair of layers for inputs and states, or with those of this module."""
         base, x, along = self.base, input, 1 if self.base.batch_first else 0
         starts, kind = zip(*self._starts(input, hx), strict=True), base.mode.lower()
         ends, sides = list[Any](), list[Any]()
-        for n, ((ih, hh), state) in enumerate(zip(layers or self.pairs(), starts, strict=True)):
+        for n, (layer, state) in enumerate(zip(layers or self.pairs(), starts, strict=True)):
             is_reverse = base.bidirectional and n % 2 == 1
-            found, state = (run or _recorded)(kind, ih, hh, x.flip(along) if is_reverse else x, state, along)
+            found, state = (run or _recorded)(kind, layer, x.flip(along) if is_reverse else x, state, along)
             sides.append(found.flip(along) if is_reverse else found)
             ends.append(state)
             if not base.bidirectional or is_reverse:
                 x, sides = torch.cat(sides, -1) if len(sides) > 1 else sides[0], []
                 if base.dropout and self.training and n + 1 < len(self.suffixes):
                     x = torch.dropout(x, base.dropout, True)
-        last = tuple(map(torch.stack, zip(*ends, strict=True)))
+        last = tuple(
+            each[0][None] if len(each) == 1 else torch.stack(each) for each in zip(*ends, strict=True)
+        )
         return x, last if len(last) > 1 else last[0]
 
 
-def _recorded(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
+def _recorded(kind: str, pair: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
     """The states of a layer and the last one, by operations that autograd records."""
+    ih, hh = pair
     states, last = steps(kind, ih(x).unbind(along), hh, state)
     return torch.stack(states, along), last
 
 
-def _in_place(kind: str, ih: Any, hh: Any, x: Any, state: Any, along: int) -> tuple[Any, Any]:
+def _in_place(
+    cells: Mapping[str, Callable[..., Any]], kind: str, loop: _Loop, x: Any, state: Any, along: int
+) -> tuple[Any, Any]:
     """The same without gradients, by fewer operations: they write over what is no longer read."""
-    gates = ih(x.flatten(0, 1), None).unflatten(0, x.shape[:2])
-    states = x.new_empty(*x.shape[:2], state[0].shape[-1])
-    return states, IN_PLACE[kind](gates.transpose(0, along), hh, state, states.transpose(0, along))
+    x = x.transpose(0, along)  # positions that lie one after another are read faster
+    count, rows, _ = x.shape
+    gates = loop.gates(x.flatten(0, 1)).view(count, rows, -1)
+    states = gates.new_empty((count, rows, state[0].shape[-1]))
+    last = cells[kind](gates, loop.inner, loop.multiply, state, states)
+    return states.transpose(0, along), last
 
 
 def _is_mixed(tensor: torch.Tensor) -> bool:
@@ -287,16 +328,32 @@ def _is_product(layer: Any) -> bool:
     return isinstance(layer, Factorized) and layer._lone is None  # type: ignore[attr-defined]
 
 
-def _product(layer: Any, whole: torch.Tensor) -> Callable[[Any, Any], Any]:
-    """The layer as a function of rows and of where its result is written: of low rank two products."""
-    pair, bias = _factors(layer), layer.bias
-    if pair is None and _is_product(layer):
-        return lambda rows, out: layer(rows) if out is None else out.copy_(layer(rows))
-    u, v = (pair[0].t(), pair[1].t()) if pair else (whole.t(), None)
+def _loop(ih: Any, hh: Any, w: torch.Tensor, u: torch.Tensor) -> _Loop:
+    """The products of the layers of inputs and of states, whose whole weights are W and U."""
+    bias, inner = (u.new_zeros(len(u)) if each.bias is None else each.bias.detach() for each in (ih, hh))
+    size = 2 * u.shape[1] if len(u) == 3 * u.shape[1] else len(u)  # of a GRU two of three gates
+    bias = torch.cat([bias[:size] + inner[:size], bias[size:]])
+    gates = functools.partial(_multiplied(ih, w), bias)
+    return _Loop(gates, inner[size:], _multiplied(hh, u))
 
-    def run(rows: Any, out: Any) -> Any:
-        rows = rows if v is None else torch.mm(rows, v)
-        return torch.mm(rows, u, out=out) if bias is None else torch.addmm(bias, rows, u, out=out)
+
+def _multiplied(layer: Any, whole: torch.Tensor) -> Callable[..., Any]:
+    """A function of numbers or None, of rows, and of memory: the layer of the rows, added to the numbers."""
+    u: Any
+    v: Any
+    if (pair := _factors(layer)) is not None:
+        u, v = (by_columns(each).t() for each in pair)
+    elif _is_product(layer):
+        u, v = None, layer._modules[layer._place]
+    else:
+        u, v = whole.detach().t(), None
+
+    def run(given: Any, rows: Any, out: Any = None) -> Any:
+        if v is not None:
+            rows = v(rows) if u is None else torch.mm(rows, v)
+        if given is None:
+            return out.copy_(rows) if u is None else torch.mm(rows, u, out=out)
+        return torch.add(given, rows, out=out) if u is None else torch.addmm(given, rows, u, out=out)
 
     return run
 
@@ -313,10 +370,12 @@ def _tensors(module: Module) -> list[torch.Tensor]:
     """The parameters and buffers of a module."""
     parts, found = [module], list[torch.Tensor | None]()
     for each in parts:  # grows
-        found += each._parameters.values()
-        found += each.__dict__.get("_former_parameters", {}).values()  # those of replicas
-        found += each._buffers.values()
-        parts += each._modules.values()  # type: ignore[arg-type]
+        held = each.__dict__
+        found += held["_parameters"].values()
+        found += held["_buffers"].values()
+        if "_former_parameters" in held:  # of replicas
+            found += held["_former_parameters"].values()
+        parts += held["_modules"].values()
     return [each for each in found if each is not None]
 
 
