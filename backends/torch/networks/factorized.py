@@ -20,8 +20,8 @@ from tensornet.weights.ranks import Rank
 
 from ..module import held_value
 from ..module import make as module_of
-from ..products import is_recorded
-from .rounded import Rounded
+from ..products import is_eager, is_recorded
+from .rounded import Rounded, by_columns
 
 Module: TypeAlias = torch.nn.Module
 Held: TypeAlias = torch.nn.Parameter | Rounded
@@ -163,8 +163,20 @@ def _linear(module: Any, x: Any) -> Any:
     if (whole := _rounded(module)) is not None:
         # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
         x = x if x.ndim == 2 else x.contiguous()
-        return torch.nn.functional.linear(x, whole.mT if module._kind == TURNED else whole, module.bias)
-    found, weight = module._modules[module._place](x), module._parameters.get("weight")
+        whole = whole.mT if module._kind.name == TURNED.name else whole
+        held = module._parameters  # which take less time to read than attributes; replicas have none
+        bias = held["bias"] if held else module.bias
+        return torch.nn.functional.linear(x, whole, bias)
+    held, weight = module._modules[module._place], module._parameters.get("weight")
+    if weight is None and module._is_low_rank and not torch.is_grad_enabled():
+        parts = held._modules
+        u, v = (parts[name].forward() if name in parts else getattr(held, name) for name in "UV")
+        last, first = (v.mT, u.mT) if module._kind.name == TURNED.name else (u, v)
+        given = (x, u, v) if module.bias is None else (x, u, v, module.bias)
+        if is_eager(*given) and x.ndim > 1 and x.shape[-1] == first.shape[1] and x.device == u.device:
+            linear = torch.nn.functional.linear
+            return linear(linear(x, first), last, module.bias)
+    found = held(x)
     if weight is None:
         return found if module.bias is None else found + module.bias.to(found.dtype)
     y = torch.nn.functional.linear(x, weight.mT if module._kind == TURNED else weight, module.bias)
@@ -375,6 +387,8 @@ def attach(
     whole, run = module_of(replace(form.program, leaves=leaves)), module_of(form.run, params=numbers)
     for name, each in factors.items():
         del run._parameters[name]
+        if isinstance(each, Rounded) and kind == LINEAR and blank is not None:
+            each.lies = by_columns
         setattr(run, name, each)
     run.train(module.training)
     first: tuple[Any, Any, tuple[str, ...]] = (besides, type(module), ())
@@ -387,7 +401,10 @@ def attach(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
     if not kind.is_whole:
-        module.__dict__.update(_kind=kind, _is_plain=plain, _place=place, _lone=lone)
+        is_low_rank = factors.keys() == {*"UV"}
+        module.__dict__.update(
+            _kind=kind, _is_plain=plain, _place=place, _lone=lone, _is_low_rank=is_low_rank
+        )
 
 
 def detach(module: Any) -> None:
@@ -396,7 +413,7 @@ def detach(module: Any) -> None:
     others = tuple(name for name in names if name != module._kind.parameter)
     module.__class__ = _class_of(Whole, base, others) if others else base
     del module._modules[module._place], module._wholes[module._kind.parameter]
-    for name in ("_kind", "_is_plain", "_place", "_lone", *(() if others else ("_wholes",))):
+    for name in ("_kind", "_is_plain", "_place", "_lone", "_is_low_rank", *(() if others else ("_wholes",))):
         del module.__dict__[name]
 
 

@@ -5,8 +5,9 @@
 A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
 the factors. Inputs are multiplied by V of a weight U·V before the kernel, which then reads U. Without gradients, it
 measures both at each new number of rows, and then takes what was faster. The loop does less arithmetic, and has fewer
-operations at each position; the kernel spends no time in Python. Where activations may be rounded, kernels of integers
-are a third way.
+operations at each position; the kernel spends no time in Python. Of one or two rows, where small operations take most
+of the time, NumPy does those of the loop as a third way. Where activations may be rounded, kernels of integers are
+another one.
 """
 
 from __future__ import annotations

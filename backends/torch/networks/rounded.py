@@ -271,9 +271,13 @@ class Rounded(torch.nn.Module):
 
     Calls return F. Without gradients it is made once, and again when one of the two has changed. State dicts hold the
     codes packed: `bits` bits each, as bytes.
+
+    Attributes:
+        lies: changes how a matrix that is kept lies in memory.
     """
 
     codes: torch.Tensor
+    lies: Callable[[torch.Tensor], torch.Tensor] = torch.detach
 
     def __init__(
         self,
@@ -306,7 +310,7 @@ class Rounded(torch.nn.Module):
         if (torch.is_grad_enabled() and read[1].requires_grad) or "free" in self._parameters:
             self._kept.clear()
             return self._product()
-        return self._kept.read(read, self.training, lambda: self._product().detach())
+        return self._kept.read(read, self.training, lambda: self.lies(self._product()))
 
     def tensors(self) -> list[Any]:
         """The codes and the scales. Attributes of modules would take much of the time of small calls."""
