@@ -276,6 +276,8 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
     for row in rows.values():
         assert row["name"] in shown
     assert "softmax[j](a)" in shown
+    assert main("functions", "--page", "--json") == "0"
+    assert json.loads(capsys.readouterr().out)["text"].startswith("# The language")
 
 
 SYMBOLS = {", …": "", "(before, after)": "(1, 1)", "rate": "0.5", "i=s": "i=1", "low, high": "0, 1"}

@@ -49,6 +49,7 @@ def same(found: Any, expected: Any) -> None:
 def test_documented_examples(arguments: tuple[Any, ...]) -> None:
     expected = np.einsum(*arguments)
     same(tn.einsum(*arguments), expected)
+    same(tn.einsum(*arguments, optimize="greedy"), expected)
     as_torch = [torch.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
     if isinstance(arguments[0], str) and isinstance(arguments[1], np.ndarray):
         same(tn.einsum(*as_torch).numpy(), expected)

@@ -28,11 +28,13 @@ def functions(
     Example: tensornet functions axes
     """
     from ..language import reference
+    from ..language.diagnostics import called_elsewhere
     from ..ops.table import FUNCTIONS, SUM
     from ..runtime.compiling import result_of
 
     if page:
-        typer.echo(reference.page(result_of), nl=False)
+        text = reference.page(result_of)
+        answer(as_json, {"name": "page", "text": text}, text.removesuffix("\n"))
         return
     if section := reference.sections().get(name):
         answer(as_json, {"name": name, "text": section}, section)
@@ -41,7 +43,8 @@ def functions(
     if name:
         found = next((row for row in rows if name in (row.name, row.infix)), None)
         if found is None:
-            fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
+            hint = called_elsewhere(name) or near(name, [row.name for row in rows])
+            fix = f"{hint}`tensornet functions` lists all"
             raise EquationError(f"'{name}' is not a function", fix=fix)
         _tell_function(found, as_json)
         return

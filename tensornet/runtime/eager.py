@@ -27,7 +27,13 @@ from .executable import Executable
 _TAKES = "it takes arrays, which give all sizes, and memory_limit=; tensornet.layer(…) takes sizes, as j=2"
 
 
-def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **named: Any) -> Any:
+def einsum(
+    equation: str,
+    *operands: Any,
+    memory_limit: Memory | None = None,
+    optimize: bool | str = True,
+    **named: Any,
+) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.
 
     The equation has compact letters, `"bij,pi->bpj"`, or names separated by spaces and factors separated
@@ -39,6 +45,7 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **
         equation: the equation.
         *operands: arrays of one library, or numbers, one for each factor of the equation.
         memory_limit: bytes that may be alive at once.
+        optimize: True, or the name of a search, in code written for NumPy or opt_einsum: the order is planned anyway.
 
     Returns:
         An array of the operands' library.
@@ -56,6 +63,9 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None, **
     """
     if named:
         raise ArgumentError(f"einsum has no argument {next(iter(named))}=", fix=_TAKES)
+    if not optimize or not isinstance(optimize, bool | str):
+        fix = "leave optimize= out; what is to be computed first is a call of its own"
+        raise ArgumentError(f"optimize={optimize!r}: the order is planned", fix=fix)
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
     if not operands:
