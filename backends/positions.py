@@ -130,12 +130,14 @@ def scatters(
         found = xp.where((positions >= 0) & (positions < size), found, count)
         return found.reshape(-1), count, count + 1
 
-    def scatter_add(positions: Any, x: Any, size: int, inside: bool = False) -> Any:
+    def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
         """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
         Batch and channels may be missing. Rows at positions outside of `size` are dropped; `inside` tells that there
-        are none, where values can be read.
+        are none, where values can be read. Without a batch, rows may lie along another axis, y[c,v,d] = Σ_s x[c,s,d].
         """
+        if axis:
+            return xp.moveaxis(scatter_add(positions, xp.moveaxis(x, axis, 0), size, 0, inside), 0, axis)
         rows, count, all_rows = rows_of(positions, size, inside)
         batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
         wide = xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x  # half is too short for long sums

@@ -34,7 +34,7 @@ COMMON: Mapping[str, str] = {
 """Templates that are the same for every backend: arithmetic, and functions in the backend's namespace."""
 
 KERNELS: Mapping[str, str] = {
-    "scatter_add": "scatter_add({0}, {1}, {size}{inside})",
+    "scatter_add": "scatter_add({0}, {1}, {size}, {axis}{inside})",
     "scatter_count": "scatter_count({0}, {size}{inside}).astype({dtype})",
     "spaced": "spaced({0}, {axis}, {first}, {by}, {size})",
     "windows": "windows({0}, {axis}, {first}, {by}, {apart}, {outer}, {inner})",
@@ -89,6 +89,8 @@ _STANDARD: Mapping[str, str] = {
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "piece": "piece({0}, at, length, {axis})",
     "take": "xp.take({0}, {1}, axis={axis})",
+    "diagonal": "xp.linalg.diagonal(xp.moveaxis({0}, ({first}, {second}), (-2, -1)))",
+    "flip": "xp.flip({0}, axis={axes})",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",

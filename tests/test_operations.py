@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
+import torch
 
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
@@ -208,3 +209,26 @@ def test_a_number_may_be_dropped(backend: str) -> None:
     loss = tn.layer("loss = sum[i](y[i])", inputs="y[i]")
     value, gradients = tn.value_and_grad(graph, loss=loss, backend=backend)({"a": a}, x)
     assert np.allclose(float(value), float(gradients["a"]))  # linear in it, whatever is dropped
+
+
+@pytest.mark.parametrize("axes", ["a", "b", "c", "a,b", "a,c"])
+def test_norms_and_orders_along_any_axis_are_those_of_torch(axes: str) -> None:
+    """In single precision too, where torch is asked for the norm in another way; its gradient at 0 is 0."""
+    left, over = [each for each in "abc" if each not in axes], tuple(map("abc".index, axes.split(",")))
+    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    x.movedim(tuple(map("abc".index, left)), tuple(range(len(left))))[0] = 0
+    x.requires_grad_()
+    found = tn.compile(
+        tn.layer(f"y[{','.join(left)}] = norm[{axes}](x[a,b,c])", inputs="x"), backend="torch"
+    )({}, x)
+    expected = torch.linalg.vector_norm(x, dim=over)
+    torch.testing.assert_close(found, expected)
+    for made in (found, expected):
+        (first,) = torch.autograd.grad(made.square().sum() + made.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((first * first).sum(), x)
+        if made is found:
+            kept = first, second
+    torch.testing.assert_close(kept, (first, second), equal_nan=True)
+    if len(over) == 1:
+        order = tn.compile(tn.layer(f"y[a,b,c] = argsort[{axes}](x[a,b,c])", inputs="x"), backend="torch")
+        torch.testing.assert_close(order({}, x.detach()), torch.argsort(x, dim=over[0], stable=True))

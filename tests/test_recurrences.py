@@ -18,7 +18,7 @@ from tensornet.scan.linear_forms import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .differential import by_numpy, drawn
+from .differential import by_numpy, computed, drawn
 from .test_gradients import check
 
 CELL = """
@@ -320,3 +320,24 @@ def test_of_a_state_that_is_read_at_its_end_alone_the_end_alone_is_kept(backend:
     assert f"{back}, (0,))" in tn.plan(graph, t=5, d=3, backend=backend).code
     if backend == "torch":
         assert torch.autograd.gradcheck(lambda x: run({}, x), given.requires_grad_())
+
+
+def test_the_length_of_what_is_joined_is_read_as_a_whole() -> None:
+    """A step is given the tensor as one: its open length is a sum of two lengths, each unknown there."""
+    graph = tn.layer(
+        """
+        x[b,i]: input
+        z[b,j]: input
+        t[k]: input
+        W[c,d]: input
+        v[r,n] = concat[n](z[r,n], x[r,n])
+        g[r,k,n] = v[r,n] * t[k]
+        y[r,k,n] = tanh(g[r,k,n] + W[k,l] * y[r-1,l,n])
+        """
+    )
+    given = drawn(graph, b=3, i=2, j=4, k=2, c=2, d=2)
+    x, z, t, weights = given.values()
+    joined, state = np.concatenate([z, x], 1), np.zeros((2, 6))
+    expected = [state := np.tanh(row * t[:, None] + weights @ state) for row in joined]
+    for backend in ("numpy", "torch"):
+        np.testing.assert_allclose(computed(graph, given, backend)["y"], expected, rtol=1e-9)

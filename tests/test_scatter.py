@@ -79,6 +79,23 @@ def test_rows_are_added_up_at_told_positions(text: str, sizes: dict[str, int], k
 # ---------------------------------------------------------------------------- what is planned
 
 
+@pytest.mark.parametrize("text", ["y[b,t[s],c] += x[b,s,c]", "y[b,c,t[s]] += x[b,c,s]"])
+def test_rows_stay_where_they_lie(text: str) -> None:
+    """A library that adds along any axis needs no copy in another order."""
+    left = text.replace("t[s]", "v").split(" +=")[0]
+    layer = tn.layer(f"{left} = 0\n{text}", inputs="t x", v=4)
+    assert ".contiguous()" not in tn.plan(layer, backend="torch", b=8, s=32, c=16).code
+    x, t = np.random.default_rng(0).standard_normal((8, 32, 32)), np.arange(32) % 3
+    expected = np.zeros((8, 4, 32))
+    along = x if text.startswith("y[b,t") else x.swapaxes(1, 2)
+    np.add.at(expected, (slice(None), t), along)
+    expected = expected if along is x else expected.swapaxes(1, 2)
+    for backend in ("numpy", "torch", "jax"):
+        library = BACKENDS[backend]()
+        found = tn.compile(layer, backend=library)({}, library.asarray(t), library.asarray(x))
+        np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(
     ("text", "inputs"),

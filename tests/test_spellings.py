@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import tensornet as tn
 
+from . import oracle
 from .differential import computed, drawn
 from .programs import titled
 
@@ -109,3 +111,54 @@ def test_a_norm_that_is_one_step_with_its_bias_is_not_taken_apart() -> None:
     """In a layer norm there is an RMS norm, of what is left when the mean is taken off."""
     graph = tn.layer("y[b,c] = w[c] * normalize[c](x[b,c]) + u[c]", inputs="x")
     assert len(tn.plan(graph, backend="torch", b=3136, c=96).steps) == 1
+
+
+# ---------------------------------------------------------------------------- functions that are written out
+
+SHIFTED = "x[b,c] - max[c](x[b,c])"
+WRITTEN_OUT = [
+    ("y[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))", "softmax"),
+    (f"y[b,c] = exp({SHIFTED}) / sum[c](exp({SHIFTED}))", "softmax"),
+    (f"e[b,c] = exp({SHIFTED})\nz[b] = e[b,c]\ny[c,b] = e[b,c] * (1 / z[b])", "softmax"),
+    ("y[b,c] = exp(x[b,c] - logsumexp[c](x[b,c]))", "softmax"),
+    ("y[b,c] = x[b,c] - logsumexp[c](x[b,c])", "log_softmax"),
+    ("y[b,c] = log(softmax[c](x[b,c]))", "log_softmax"),
+    ("y[b] = log(sum[c](exp(x[b,c])))", "logsumexp"),
+    (f"y[b] = log(sum[c](exp({SHIFTED}))) + max[c](x[b,c])", "logsumexp"),
+]
+
+
+@pytest.mark.parametrize(("text", "function"), WRITTEN_OUT)
+def test_a_function_is_recognised_where_it_is_written_out(text: str, function: str) -> None:
+    """It does not overflow then, and its gradients are those of the function."""
+    graph = tn.layer(text, inputs="x")
+    code = tn.plan(graph, backend="torch", b=3, c=5).code
+    assert re.search(rf"\b{function}\(", code)
+    assert "torch.exp(" not in code
+    x = 1e3 * np.random.default_rng(0).standard_normal((3, 5))
+    wanted = torch.tensor(x, requires_grad=True)
+    expected = getattr(torch, function)(wanted, -1)
+    expected = expected.T if "y[c,b]" in text else expected
+    weights = torch.arange(1.0, 1 + expected.numel(), dtype=torch.float64).reshape(expected.shape)
+    (expected * weights).sum().backward()
+    found = tn.compile(tn.gradient(graph, wrt="x"))({}, x, weights.numpy())
+    np.testing.assert_allclose(found, wanted.grad, rtol=1e-9, atol=1e-9)
+    found = tn.compile(graph, backend="numpy")({}, x)
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,c] = exp(x[b,c]) / sum[b](exp(2 * x[b,c]))",
+        "y[b,c] = exp(x[b,c]) / (1 + sum[c](exp(x[b,c])))",
+        "y[b,c] = x[b,c] - logsumexp[c](2 * x[b,c])",
+        "z[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))\ny[b,c] = z[b,c] * exp(x[c,b]) / sum[b](exp(x[b,c]))",
+    ],
+)
+def test_what_is_nearly_softmax_has_its_own_value(text: str) -> None:
+    graph = tn.layer(text, inputs="x")
+    given = {"x": np.random.default_rng(0).standard_normal((4, 4))}
+    np.testing.assert_allclose(
+        computed(graph, given, "torch")["y"], oracle.meaning(graph, given, {"b": 4, "c": 4})["y"], rtol=1e-9
+    )

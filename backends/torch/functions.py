@@ -236,6 +236,41 @@ class _LogSumExp(torch.autograd.Function):
         return share * gradient if torch.is_grad_enabled() else share.mul_(gradient), None
 
 
+def argsort(x: Any, axis: int) -> Any:
+    """The stable order along an axis. Torch sorts rows that lie apart in memory two or three times as slowly."""
+    if axis + 1 == x.ndim or is_recorded():
+        return torch.argsort(x, dim=axis, stable=True)
+    return torch.argsort(x.movedim(axis, -1).contiguous(), dim=-1, stable=True).movedim(-1, axis)
+
+
+def clip(x: Any, low: Any, high: Any) -> Any:
+    """min(max(x, low), high). Between numbers the gradient is 1 at both bounds, as in the language."""
+    if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or not x.is_floating_point():
+        return binary(torch.minimum, binary(torch.maximum, x, low), high)
+    return torch.clamp(x, low, high)
+
+
+def norm(x: Any, axes: tuple[int, ...]) -> Any:
+    """√Σ x². Torch takes ten times as long along other axes than the last, where it adds number by number."""
+    if x.ndim - 1 in axes or x.dtype != torch.float32 or not is_eager(x):
+        return torch.linalg.vector_norm(x, dim=axes)
+    return _norm(axes)(x)
+
+
+@functools.cache
+def _norm(axes: tuple[int, ...]) -> Any:
+    """The norm as one node of autograd's graph, added up in double precision as torch does; its gradient is 0 at 0."""
+
+    def forward(x: Any) -> Any:
+        return (x.double().square_().sum(axes).sqrt_().float(),) * 2
+
+    def backward(x: Any, y: Any, gradient: Any) -> Any:
+        share = (gradient / y).masked_fill_(y == 0, 0.0)
+        return x * share.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
+
+    return with_vjp(forward, backward, (0, 1), (0,), lambda x: torch.linalg.vector_norm(x, dim=axes))
+
+
 def recur(a: Any, b: Any, start: float, back: float) -> Any:
     """y[…,j] = a[…,j-1]·y[…,j-1] + b[…,j-1], whose gradient is such a recurrence too."""
     given = [each for each in (a, b) if isinstance(each, torch.Tensor)]
@@ -343,14 +378,25 @@ def _counted(rows: Any, count: int) -> Any:
     return rows.new_zeros(count).scatter_add_(0, rows, torch.ones_like(rows))
 
 
+_SCATTERS = shared.scatters(xp, torch.int64, _summed, _counted, _is_checked)
+
+
+def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
+    """y[c,v,d] = Σ_s x[c,s,d], where positions[s] is v: without a copy of rows that lie along another axis."""
+    is_plain = axis and inside and _is_checked(positions) and is_eager(x) and x.itemsize >= 4
+    if not is_plain or x.shape[axis] != len(positions):
+        return _SCATTERS["scatter_add"](positions, x, size, axis, inside)
+    return zeros(x, (*x.shape[:axis], size, *x.shape[axis + 1 :])).index_add_(axis, positions, x)
+
+
 _OWN = (
-    *(binary, dropout, dropped, floating, floor_divide, gather, logsumexp, number),
-    *(recur, roll, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
+    *(argsort, binary, clip, dropout, dropped, floating, floor_divide, gather, logsumexp, norm, number),
+    *(recur, roll, scatter_add, sign, silu, spaced, take, whole_matmul, wide, widen, windows, within),
 )
 
 FUNCTIONS = {
     **namespace_of(SHARED),
+    **_SCATTERS,
     **{each.__name__: each for each in _OWN},
-    **shared.scatters(xp, torch.int64, _summed, _counted, _is_checked),
 }
 """What generated code may use, by name."""

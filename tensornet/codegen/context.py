@@ -36,7 +36,10 @@ from ..ops.record import extent as size_along
 from ..ops.table import FUNCTIONS, Function
 from ..planning.plans import Plan, Step
 from ..protocol import Backend
-from ..sizes import evaluate, size_names, size_source
+from ..sizes import evaluate, invert_size, put_in, size_names, size_source, symbol
+
+OBSERVED = "@"
+"""In the solution for an open size: a placeholder for the size that is read from a shape."""
 
 
 @dataclass
@@ -78,6 +81,29 @@ class CodegenContext:
         self.blocks = {scope: identifier(scope, taken) for scope in self.scopes}
         self.shapes = {leaf.name: tuple(evaluate(size, bound) for size in leaf.shape) for leaf in self.leaves}
 
+    @property
+    def _observed(self) -> list[tuple[Any, str]]:
+        """The size of each dimension of the leaves, and where it is read."""
+        return [
+            (size, f"{self.names[leaf.name]}.shape[{position}]")
+            for leaf in self.leaves
+            for position, size in enumerate(self.shapes[leaf.name])
+        ]
+
+    @functools.cached_property
+    def solved_sizes(self) -> dict[str, tuple[Any, str]]:
+        """The open sizes that follow from shapes: the solution of each, and the shape that it is solved for. Those that
+        others are solved with come first."""
+        solved, before, read = dict[str, tuple[Any, str]](), -1, self._observed
+        while len(solved) > before:
+            before = len(solved)
+            for size, observed in read:
+                names = [name for name in size_names(size) if name not in solved]
+                solution = invert_size(size, names[0], symbol(OBSERVED)) if len(names) == 1 else None
+                if solution is not None:
+                    solved[names[0]] = solution, observed
+        return solved
+
     def op(self, template: str, *operands: str, **details: str) -> str:
         """One operation, written by the backend's template of that name."""
         text = self.backend.templates.get(template)
@@ -106,9 +132,21 @@ class CodegenContext:
 
     def size(self, size: Any) -> str:
         """A size as source. Records the open sizes in it as used."""
-        names = {name: self.size_names[name] for name in size_names(size)}
+        size, observed = self._in_wholes(size)
+        names = {name: self.size_names[name] for name in size_names(size) if name != OBSERVED}
         self.used_sizes.update(names)
-        return size_source(size, names)
+        return size_source(size, {**names, OBSERVED: observed})
+
+    def _in_wholes(self, size: Any) -> tuple[Any, str]:
+        """A size of a block by the shape of an argument that its caller joins of parts, whose own sizes are unknown."""
+        unknown = {*size_names(size)} - self.solved_sizes.keys()
+        for whole, observed in self._observed if len(unknown) > 1 else ():
+            name = next((name for name in size_names(whole) if name in unknown), "")
+            solution = invert_size(whole, name, symbol(OBSERVED)) if name else None
+            found = size if solution is None else put_in(size, {name: solution})
+            if unknown.isdisjoint(size_names(found)):
+                return found, observed
+        return size, ""
 
     def shape(self, sizes: Iterable[Any]) -> str:
         """Sizes as source."""

@@ -25,13 +25,19 @@ from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.planner import with_functions
 from ..planning.plans import AnyStep, CallStep, Plan, Repetition, Result, Step, Table
 from ..protocol import Backend
-from ..sizes import evaluate, invert_size, size_names, size_source, symbol
+from ..sizes import evaluate, size_names, size_source
 from ..threads import apart
-from .context import FUNCTION_NAME, TABLES_NAME, CodegenContext, identifier, remark, reserved, tuple_source
+from .context import (
+    FUNCTION_NAME,
+    OBSERVED,
+    TABLES_NAME,
+    CodegenContext,
+    identifier,
+    remark,
+    reserved,
+    tuple_source,
+)
 from .steps import write_step
-
-_OBSERVED = "@"
-"""In the solution for an open size: a placeholder for the size that is read from a shape."""
 
 
 def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> str:
@@ -181,9 +187,10 @@ def _views_of(plan: Plan, leaves: set[str]) -> set[str]:
 
 
 def _may_be_view(right: Expression) -> bool:
-    """Whether a library may return an operand, or a view of it, as it does where nothing is converted or added."""
+    """Whether a library may return an operand, or a view of it, as it does where nothing is converted, added or
+    gathered."""
     if not isinstance(right, Call):
-        return isinstance(right, Ref)
+        return isinstance(right, Ref) and not any(isinstance(entry, Ref) for entry in right.index)
     function = FUNCTIONS[right.function]
     return function.axes == "moved" or function.trains or right.function in CONVERSIONS.values()
 
@@ -311,19 +318,7 @@ def _leading(context: CodegenContext) -> Iterator[str]:
 
 def _size_lines(context: CodegenContext) -> Iterator[str]:
     """The lines that read open sizes from shapes. Those that others are solved with come first."""
-    read = [
-        (size, f"{context.names[leaf.name]}.shape[{position}]")
-        for leaf in context.leaves
-        for position, size in enumerate(context.shapes[leaf.name])
-    ]
-    solved, before = dict[str, tuple[Any, str]](), -1
-    while len(solved) > before:
-        before = len(solved)
-        for size, observed in read:
-            names = [name for name in size_names(size) if name not in solved]
-            solution = invert_size(size, names[0], symbol(_OBSERVED)) if len(names) == 1 else None
-            if solution is not None:
-                solved[names[0]] = solution, observed
+    solved = context.solved_sizes
     needed = set(context.used_sizes)
     if not needed <= solved.keys():
         left = sorted(needed - solved.keys())
@@ -331,10 +326,10 @@ def _size_lines(context: CodegenContext) -> Iterator[str]:
         given = ", ".join(f"{name}=…" for name in left)
         raise ShapeError(what, fix=f"bind {'it' if len(left) == 1 else 'them'} first: graph.bind({given})")
     for name in reversed(solved):
-        needed |= {*size_names(solved[name][0])} - {_OBSERVED} if name in needed else set()
+        needed |= {*size_names(solved[name][0])} - {OBSERVED} if name in needed else set()
     for name in (each for each in solved if each in needed):
         solution, observed = solved[name]
-        source = size_source(solution, {**context.size_names, _OBSERVED: observed})
+        source = size_source(solution, {**context.size_names, OBSERVED: observed})
         yield f"{context.size_names[name]} = {source}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..contraction.pairs import Strategy
 from ..device.cost_model import MAPPED
 from ..dtypes import Element, itemsize
-from ..language.affine import reached
+from ..language.affine import is_descending, reached
 from ..language.expression import (
     Call,
     Contraction,
@@ -198,7 +198,10 @@ def _indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
 def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
     """Applies integer indices, slices and windows. The result has the entries and sizes of the dimensions left."""
     dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
-    text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
+    text = context.names[ref.name]
+    back = [n for n, (entry, _) in enumerate(dimensions) if is_computed_index(entry) and is_descending(entry)]
+    text = context.op("flip", text, axes=tuple_source(back)) if back else text
+    cuts = [_slice(context, entry, size) for entry, size in dimensions]
     if any(cut != ":" for cut in cuts):
         text = f"{text}[{', '.join(cuts)}]"
     found: list[Read] = []
@@ -224,14 +227,18 @@ def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     if not is_computed_index(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
         return ":"
     (axis, by), _, first = reached(entry)
+    if by < 0:  # of the dimension in the opposite order
+        by, first = -by, size - 1 - first
     room, count = size - first, context.sizes[axis]
     fits = room if by == 1 else (room + by - 1) // by
     stop = "" if are_equal(count, fits, {}) else context.size(first + by * count)
-    return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
+    start = "" if first == 0 else context.size(first)
+    return f"{start}:{stop}" + (f":{by}" if by > 1 else "")
 
 
 def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
     """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
+    text, dimensions = _diagonals(context, text, dimensions)
     entries = [entry for entry, _ in dimensions]
     inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
@@ -255,6 +262,18 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
         text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
     lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))
     return context.in_order(text, lying, left)
+
+
+def _diagonals(context: CodegenContext, text: str, dimensions: list[Read]) -> tuple[str, list[Read]]:
+    """Diagonals of dimensions with the same axis, which are views; each goes last."""
+    entries = [entry for entry, _ in dimensions]
+    for n, entry in enumerate(entries):
+        if isinstance(entry, str) and entry in entries[:n]:
+            first = entries.index(entry)
+            text = context.op("diagonal", text, first=str(first), second=str(n))
+            others = [each for at, each in enumerate(dimensions) if at not in (first, n)]
+            return _diagonals(context, text, [*others, dimensions[n]])
+    return text, dimensions
 
 
 def _gathered_along(

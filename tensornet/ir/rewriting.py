@@ -44,6 +44,7 @@ class PassContext:
         kernels: the kernels that compute several equations.
         values: every open size.
         sums: whether the working element type can hold long sums.
+        real: whether there are no complex numbers.
     """
 
     cost: Cost
@@ -51,6 +52,7 @@ class PassContext:
     kernels: Sequence[FunctionRecord] = ()
     values: Mapping[str, int] = field(default_factory=dict)
     sums: bool = True
+    real: bool = True
 
 
 class Facts(NamedTuple):

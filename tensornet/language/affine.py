@@ -89,6 +89,15 @@ def is_window(expression: Expression) -> bool:
     return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
 
 
+def is_descending(expression: Expression) -> bool:
+    """Whether positions go backwards along one axis, by whole steps from a whole position."""
+    found = affine(expression)
+    if found is None or len(found.steps) > 1:
+        return False
+    step, offset = scalar_value(found.steps[0][1]), scalar_value(found.offset)
+    return isinstance(step, int) and isinstance(offset, int) and step < 0 <= offset
+
+
 def is_cut(ref: Ref) -> bool:
     """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
     told = [entry for entry in ref.index if is_computed_index(entry)]

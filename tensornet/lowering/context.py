@@ -28,7 +28,7 @@ from ..ir.equations import Written, hints, is_kernel, parted, size_of
 from ..ir.node import Affine, Node, axes_of
 from ..ir.positions import ones_of
 from ..ir.rewriting import Program
-from ..language.affine import is_cut, is_window
+from ..language.affine import is_cut, is_descending, is_window
 from ..language.equation import Equation
 from ..language.expression import (
     ELLIPSIS,
@@ -517,7 +517,10 @@ def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | No
         return None
     told, axes = context.scalar(entry), free_axes(entry)
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
-    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
+    evenly = is_descending(told) or (
+        is_window(told) and (len(axes) == 1 or WINDOWS in context.target.supported)
+    )
+    if not alone or not evenly:
         return None
     return cast("Index", told)
 

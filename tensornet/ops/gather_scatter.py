@@ -38,7 +38,10 @@ SPACED = "spaced"
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """Lowers a scatter-add: positions as batch and summed axes; rows, if any, as batch, summed axes and channels."""
+    """Lowers a scatter-add: positions as batch and summed axes; rows, if any, as batch, summed axes and channels.
+
+    Without a batch, channels that lie before the summed axes stay there.
+    """
     told, places, *added = call.arguments
     (axis,) = cast("Call", places).axes
     rows = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in added]
@@ -48,13 +51,22 @@ def _lower(lowering: Lowering, call: Call) -> Value:
     lying = dict.fromkeys(name for each in (*rows, positions) for name in each.layout)
     lead, channels = common(lying, positions.layout), common(lying, but=(positions.layout,))
     batch, summed = common(lead, but=(call.axes,)), common(lead, call.axes)
-    positions, *rows = (lowering.grouped(each, (batch, summed, channels)) for each in (positions, *rows))
+    before = () if batch or not rows else _before(rows[0].layout, summed)
+    groups = (*batch, *before), summed, common(channels, but=(before,))
+    positions, *rows = (lowering.grouped(each, groups) for each in (positions, *rows))
     written = lowering.itemsize * lowering.count(batch, (axis,), channels)
     read = lowering.itemsize * lowering.count(lead, channels) * len(rows)
     right = replace(call, arguments=(positions.ref, places, *(each.ref for each in rows)), axes=summed)
     seconds = lowering.profile.scatter(2.0 * (read + written), written, lowering.count(lead))
-    left = left_of((batch, (axis,), channels))
+    left = left_of((groups[0], (axis,), groups[2]))
     return lowering.emit(left, right, [positions, *rows], Element.NUMBER, seconds=seconds)
+
+
+def _before(layout: Sequence[str], summed: Sequence[str]) -> tuple[str, ...]:
+    """The axes of rows before those that are summed, if these lie side by side."""
+    first = min((n for n, axis in enumerate(layout) if axis in summed), default=0)
+    together = set(layout[first : first + len(summed)]) == set(summed)
+    return tuple(layout[:first]) if together else ()
 
 
 def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
@@ -74,15 +86,16 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     where = cast("Ref", where)
     (axis,) = cast("Call", places).axes
     at = left.index(axis)
-    batch, channels = ([names_in(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
+    lead, channels = ([names_in(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
+    batch = [group for group in lead if common(group, layout_of(where))]
     positions = writer.view(where, [*batch, call.axes])
     if is_inside(call):
         positions = writer.looked(positions, where.name, axis)
     told = {"size": writer.extent((axis,)), "inside": ", inside=True" if is_inside(call) else ""}
     if not added:
         return writer.op(COUNT, positions, **told)
-    rows = writer.broadcast(cast("Ref", added[0]), [*batch, call.axes, *channels])
-    return writer.op(call.function, positions, rows, **told)
+    rows = writer.broadcast(cast("Ref", added[0]), [*lead, call.axes, *channels])
+    return writer.op(call.function, positions, rows, axis=str(len(lead) - len(batch)), **told)
 
 
 def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:

@@ -450,7 +450,8 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
         return seconds_of(part, values, target, fastest, limit)
 
     sums = target.dtype != "float16"  # float16 cannot hold long sums
-    return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
+    real = "complex" not in target.dtype and not writes_complex(graph)
+    return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums, real))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Program], Choose]] = {
