@@ -90,7 +90,7 @@ _STANDARD: Mapping[str, str] = {
     "piece": "piece({0}, at, length, {axis})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "diagonal": "xp.linalg.diagonal(xp.moveaxis({0}, ({first}, {second}), (-2, -1)))",
-    "flip": "xp.flip({0}, axis={axes})",
+    "flip": "xp.asarray(xp.flip({0}, axis={axes}), copy=True)",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",
