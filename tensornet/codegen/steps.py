@@ -169,7 +169,7 @@ def _joined(context: CodegenContext, call: Call, left: Left) -> str:
         text = context.aligned(ref, left)
         if {*own, axis} != set(left):
             text = context.op("broadcast", text, shape=context.shape(full))
-        elif axis not in own:
+        elif axis not in own and axis == left[0]:  # elsewhere it is there already
             text = context.reshape(text, full)
         parts.append(text)
     return context.op(call.function, ", ".join(parts), axis=str(left.index(axis)))
