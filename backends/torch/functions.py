@@ -153,7 +153,7 @@ def within(index: Any, size: int, name: str) -> Any:
 
 def _is_checked(index: Any) -> bool:
     """Whether the values of positions can be checked."""
-    return index.device.type == "cpu" and not is_unseen(index)
+    return index.is_cpu and (is_eager(index) or not is_unseen(index))
 
 
 def take(x: Any, index: Any, axis: int) -> Any:
