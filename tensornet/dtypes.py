@@ -76,3 +76,5 @@ def itemsize(dtype: str) -> int:
 
 _EXACT = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+WORKING = (*_ITEM_SIZES,)
+"""The types that a working type may be."""

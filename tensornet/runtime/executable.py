@@ -16,7 +16,7 @@ from ..codegen.program import check_tuning, planned, written
 from ..codegen.rematerialization import can_rematerialize
 from ..device.calibration import profile_of
 from ..device.cost_model import DeviceProfile, keep_freed
-from ..dtypes import real_type
+from ..dtypes import WORKING, real_type
 from ..errors import ArgumentError, BackendError, DtypeError, ShapeError, TensornetError, near
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.element_types import holding, of_dtype
@@ -391,8 +391,10 @@ def not_an_array(leaves: Sequence[Leaf], arrays: Sequence[Any], backend: Backend
         with contextlib.suppress(RuntimeError):  # from a nested tensor
             if hasattr(array, "shape"):
                 continue
-        what = f"'{leaf.name}' is a {type(array).__name__}, not an array of {backend.name}"
-        return BackendError(what, fix="pass arrays")
+        is_nested = getattr(array, "is_nested", False)
+        kind = f"nested {type(array).__name__}" if is_nested else type(array).__name__
+        what = f"'{leaf.name}' is a {kind}, not an array of {backend.name}"
+        return BackendError(what, fix="pad its parts to one length" if is_nested else "pass arrays")
     check_arrays([leaf.name for leaf in leaves], arrays, backend)
     raise AssertionError(f"arrays of {backend.name} that are none")
 
@@ -440,8 +442,12 @@ def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
 def check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
     """Raises an error unless all floating types are of one precision; integers and truth values may be mixed in."""
     for name, dtype in dtypes.items():
-        if not dtype.startswith(("float", "bfloat", "int", "uint", "bool", "complex")):  # qint8 is quantized
-            raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")
+        if dtype not in WORKING and not dtype.startswith(("int", "uint", "bool")):  # qint8 is quantized
+            is_number = dtype.startswith((">", "float", "complex"))  # > is the other order of bytes
+            fix = (
+                f"convert it to one of {', '.join(WORKING)}" if is_number else "give numbers or truth values"
+            )
+            raise DtypeError(f"'{name}' holds {dtype}", fix=fix)
     floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
     for (one, first), (other, second) in itertools.pairwise(floating.items()):
         if real_type(first) != real_type(second):
