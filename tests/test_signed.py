@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -52,6 +53,36 @@ def test_signed_attention_runs_in_tiles_where_scores_are_many(mask: str) -> None
     assert KERNEL not in code(graph, h=2, i=49, j=49)
     plan = tn.plan(graph, backend="torch", **{name: MANY[name] for name in graph.open_sizes})
     assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_projection_of_its_heads_reads_them_where_they_lie() -> None:
+    """The heads and their channels are axes of the projection's factors: the result is not copied to an order of
+    heads within channels."""
+    graph = tn.layer(
+        """
+        s[b,g,h,i,j] = q[b,i,g,h,c,d] * k[b,j,g,h,c,d]
+        a[b,g,h,i,j] = sign(s) * softmax[j](abs(s))
+        y[b,i,(g,c,h,d)] = a * v[b,j,g,h,c,d]
+        z[b,i,o,p] = y[b,i,(e,f)] * U[o,e] * V[p,f]
+        """,
+        inputs="q k v",
+        g=2,
+        h=3,
+        c=4,
+        d=2,
+        e=8,
+        f=6,
+        o=5,
+        p=7,
+    )
+    body = tn.plan(graph, b=8, i=512, j=512, backend="torch").code.rpartition('"""')[-1]
+    assert KERNEL in body
+    assert "(g,c,h,d)" not in body
+    params, shape = tn.init(graph, seed=0, dtype="float64"), (2, 9, 2, 3, 4, 2)
+    given = [np.random.default_rng(n).normal(size=shape) for n in range(3)]
+    expected = tn.compile(graph, backend="numpy")(params, *given)
+    made = tn.compile(graph, backend="torch")(tn.to_backend(params, "torch"), *map(torch.from_numpy, given))
+    assert np.allclose(made.numpy(), expected)
 
 
 @pytest.mark.parametrize("mask", MASKS)

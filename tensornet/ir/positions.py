@@ -306,6 +306,22 @@ class Opened:
         return tuple(axis for axis in (*self.axes, *self.inside_over) if axis not in there)
 
 
+def _aligned(
+    ours: Sequence[int], theirs: Sequence[int], reader: Node, child: Node, same: Callable[[Size, Size], bool]
+) -> dict[int, tuple[int, ...]]:
+    """The axes of a composite that each axis by which it is read stands for; none if both split it differently."""
+    found, left = dict[int, tuple[int, ...]](), tuple(theirs)
+    for axis in ours:
+        is_last = axis == ours[-1]
+        counts = [len(left)] if is_last else range(1, len(left))
+        sizes = ((count, product(child.sizes[each] for each in left[:count])) for count in counts)
+        count = next((count for count, size in sizes if same(size, reader.sizes[axis])), 0)
+        if not count:
+            return {}
+        found[axis], left = left[:count], left[count:]
+    return found
+
+
 def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened | None:
     """Inlines an operand of a node.
 
@@ -319,16 +335,18 @@ def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened 
     for axes, entry, length in zip(child.dims, reads, child.shape, strict=True):
         if axes is None or not fills(entry, reader.sizes, length, same):
             return None
-        ours = [axis for axis, _ in entry.terms]
         if len(axes) == 1:
             read[axes[0]] = entry
-        elif len(ours) == len(axes) and all(
-            same(reader.sizes[one], child.sizes[two]) for one, two in zip(ours, axes, strict=True)
-        ):
-            read |= {axis: along(other) for axis, other in zip(axes, ours, strict=True)}
-        elif len(ours) == 1 and len(outer[ours[0]].terms) == 1 and ours[0] not in reader.over:
-            outer[ours[0]] = row_major(tuple(("in", axis) for axis in axes), sizes)
-        else:
+            continue
+        groups = _aligned([axis for axis, _ in entry.terms], axes, reader, child, same)
+        for ours, theirs in groups.items():
+            if len(theirs) == 1:
+                read[theirs[0]] = along(ours)
+            elif len(outer[ours].terms) == 1 and ours not in reader.over:
+                outer[ours] = row_major(tuple(("in", axis) for axis in theirs), sizes)
+            else:
+                return None
+        if not groups:
             return None
     inner = {axis: along(("in", axis)) for axis in range(len(child.sizes))}
     inner |= {axis: composed(entry, outer) for axis, entry in read.items()}

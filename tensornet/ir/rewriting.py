@@ -127,12 +127,16 @@ class Program:
     @functools.cached_property
     def features(self) -> frozenset[str]:
         """What passes look for: its operations; "function" for any of the language, "products" for several
-        contractions, "position" for a read or a result that is not along one whole axis a dimension, and "outermost"
-        for a function, or a sum of one tensor, along the first axis that it reads.
+        contractions and kernels, "position" for a read or a result that is not along one whole axis a dimension, and
+        "outermost" for a function, or a sum of one tensor, along the first axis that it reads.
         """
         found = {each.op for each in self.nodes}
         found |= {"function"} if not found.isdisjoint(FUNCTIONS) else set()
-        found |= {"products"} if sum(each.op == "contract" for each in self.nodes) > 1 else set()
+        found |= (
+            {"products"}
+            if sum(each.op == "contract" or each.function.is_kernel for each in self.nodes) > 1
+            else set()
+        )
         found |= {"outermost"} if any(map(runs_outermost, self.nodes)) else set()
         return frozenset(found | {"position"} if any(map(has_positions, self.nodes)) else found)
 

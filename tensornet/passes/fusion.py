@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir.node import Node, Operand, Size, node
+from ..ir.node import Node, Operand, Size, along, node, over_operands
 from ..ir.positions import opened
 from ..ir.rewriting import Facts
 from ..ops.table import Element
@@ -26,7 +26,10 @@ def fused(each: Node, facts: Facts) -> Node:
 
 def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
     """A contraction in which the factors of an operand, a product or a copy, replace it; None if they cannot."""
-    child = each.operands[at].node
+    child, reads = each.operands[at]
+    if (apart := _laid_out_apart(child)) is not None:
+        child = apart
+        each = over_operands(each, [*each.operands[:at], Operand(apart, reads), *each.operands[at + 1 :]])
     if child.is_scalar or child.op not in ("contract", "copy") or "fill" in child.attributes:
         return None
     if len(child.operands) > MOST or not _summed(child).isdisjoint(map(_count, each.operands)):
@@ -39,6 +42,16 @@ def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
     factors = found.among(found.inside)
     merged = node("contract", found.sizes, factors, found.result, each.shape, found.unread(factors))
     return merged if merged.element is each.element else None
+
+
+def _laid_out_apart(each: Node) -> Node | None:
+    """A copy of a kernel's result to the composite axes that the kernel writes; None if it writes none."""
+    dims = [axes for axes in each.dims if axes is not None]
+    own = tuple(along(axis) for axes in dims for axis in axes)
+    if not each.function.is_kernel or len(dims) < len(each.dims) or len(own) == len(dims):
+        return None
+    made = node(each.op, each.sizes, each.operands, own, None, each.over, each.options)
+    return node("copy", each.sizes, [Operand(made, own)], each.result, each.shape)
 
 
 def _summed(each: Node) -> set[Size]:
