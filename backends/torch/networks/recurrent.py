@@ -36,6 +36,9 @@ FEW = 2
 SOME = 8
 """The most positions at which ways are measured."""
 
+FASTEST: dict[Any, Any] = {}
+"""The fastest ways that were found, by numbers of rows and shapes."""
+
 
 class _Loop(NamedTuple):
     """What a layer and direction multiplies by position by position.
@@ -147,7 +150,7 @@ class Recurrence(_Opened):
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         is_plain = self._is_plain(input)  # torch refuses other sizes
         is_bare = not (torch.is_grad_enabled() or is_recorded())
-        watched = any(each._forward_hooks for each in self._modules.values() if each is not None)
+        watched = True in [bool(each._forward_hooks) for each in self._modules.values() if each is not None]
         if is_plain and (watched or (is_bare and is_traced())):  # by transforms, which kernels do not know
             return self._looped(input, hx)
         if watched and isinstance(input, torch.nn.utils.rnn.PackedSequence):
@@ -181,21 +184,32 @@ class Recurrence(_Opened):
         return input._replace(data=data), whole
 
     def _measured(self, input: Any, hx: Any) -> Any:
-        """The fastest way at about so many rows, by the clock, on the first positions."""
+        """The fastest way at about so many rows, by the clock, on the first positions. Equal modules take the same."""
         cells, along = self._integers.cells(self, input, hx), int(self.base.batch_first)
         rows, positions = input.shape[1 - along], input.shape[along]
         key = (rows - 1).bit_length(), positions > 1, bool(cells), input.device, input.dtype
         if (way := self._faster.get(key)) is None:
-            ways: list[Any] = [Recurrence._fused, Recurrence._stepped]
-            are_arrays = input.is_cpu and input.dtype in TYPES["cpu"]
-            if rows <= FEW and are_arrays and self.base.mode.lower() in IN_NUMPY:
-                ways.append(Recurrence._in_numpy)
-            if cells:
-                ways.append(Recurrence._by_integers)
+            ways = self._ways(rows, input, cells)
             some = input.narrow(along, 0, min(positions, SOME))
-            times = clocked([functools.partial(each, self, some, hx, cells) for each in ways])
-            way = self._faster[key] = ways[times.index(min(times))]
+            runs = [functools.partial(each, self, some, hx, cells) for each in ways]
+            alike = key, self.base.mode, torch.get_num_threads(), *(each.shape for each in _tensors(self))
+            if len(ways) == 1:
+                way = ways[0]
+            elif (way := FASTEST.get(alike)) is None:
+                times = clocked(runs)
+                way = FASTEST.setdefault(alike, ways[times.index(min(times))])
+            self._faster[key] = way
         return way(self, input, hx, cells)
+
+    def _ways(self, rows: int, input: Any, cells: Any) -> list[Any]:
+        """The ways that may be the fastest one."""
+        has_gates = self.base.mode.lower() in IN_NUMPY
+        if not any(_is_product(hh) for _, hh in self.pairs()) and (cells or not has_gates):
+            return [Recurrence._by_integers if cells else Recurrence._fused]
+        ways: list[Any] = [Recurrence._fused, Recurrence._stepped]
+        if has_gates and rows <= FEW and input.is_cpu and input.dtype in TYPES["cpu"]:
+            ways.append(Recurrence._in_numpy)
+        return [*ways, Recurrence._by_integers] if cells else ways
 
     def _by_integers(self, input: Any, hx: Any, cells: Any) -> Any:
         """By the kernel of torch that rounds inputs and states."""
@@ -283,9 +297,10 @@ class Recurrence(_Opened):
     def _looped(self, input: Any, hx: Any, layers: Any = None, run: Callable[..., Any] | None = None) -> Any:
         """Position by position, with each pair of layers for inputs and states, or with those of this module."""
         base, x, along = self.base, input, 1 if self.base.batch_first else 0
-        starts, kind = zip(*self._starts(input, hx), strict=True), base.mode.lower()
+        starts, kind = self._starts(input, hx), base.mode.lower()
         ends, sides = list[Any](), list[Any]()
-        for n, (layer, state) in enumerate(zip(layers or self.pairs(), starts, strict=True)):
+        for n, layer in enumerate(layers or self.pairs()):
+            state = tuple(each[n] for each in starts)
             is_reverse = base.bidirectional and n % 2 == 1
             found, state = (run or _recorded)(kind, layer, x.flip(along) if is_reverse else x, state, along)
             sides.append(found.flip(along) if is_reverse else found)
