@@ -117,19 +117,6 @@ def scatters(
         is_checked: whether `within` has read these positions, where it is called.
     """
 
-    def rows_of(positions: Any, size: int, inside: bool) -> tuple[Any, int, int]:
-        """The flat index of each position, with batches one after another, or after the last if it is outside; the
-        number of those inside, and of all."""
-        found = positions = xp.astype(positions, integer, copy=False)
-        count = size
-        if positions.ndim == 2:
-            count = len(positions) * size
-            found = found + size * (xp.cumsum(xp.ones_like(found[:, :1]), 0) - 1)
-        if inside and is_checked(positions):
-            return found.reshape(-1), count, count
-        found = xp.where((positions >= 0) & (positions < size), found, count)
-        return found.reshape(-1), count, count + 1
-
     def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
         """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
@@ -138,7 +125,8 @@ def scatters(
         """
         if axis:
             return xp.moveaxis(scatter_add(positions, xp.moveaxis(x, axis, 0), size, 0, inside), 0, axis)
-        rows, count, all_rows = rows_of(positions, size, inside)
+        all_inside = inside and is_checked(positions)
+        rows, count, all_rows = _rows_of(xp, xp.astype(positions, integer, copy=False), size, all_inside)
         batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
         wide = xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x  # half is too short for long sums
         if wide.shape != (*rows.shape, *channels):
@@ -148,10 +136,24 @@ def scatters(
 
     def scatter_count(positions: Any, size: int, inside: bool = False) -> Any:
         """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
-        rows, count, all_rows = rows_of(positions, size, inside)
+        all_inside = inside and is_checked(positions)
+        rows, count, all_rows = _rows_of(xp, xp.astype(positions, integer, copy=False), size, all_inside)
         return counted(rows, all_rows)[:count].reshape(*positions.shape[:-1], size)
 
     return {"scatter_add": scatter_add, "scatter_count": scatter_count}
+
+
+def _rows_of(xp: Any, positions: Any, size: int, inside: bool) -> tuple[Any, int, int]:
+    """The flat index of each position, with batches one after another, or after the last if it may be outside; the
+    number of those inside, and of all."""
+    found, count = positions, size
+    if positions.ndim == 2:
+        count = len(positions) * size
+        found = found + size * (xp.cumsum(xp.ones_like(found[:, :1]), 0) - 1)
+    if inside:
+        return found.reshape(-1), count, count
+    found = xp.where((positions >= 0) & (positions < size), found, count)
+    return found.reshape(-1), count, count + 1
 
 
 # ---------------------------------------------------------------------------- integer division

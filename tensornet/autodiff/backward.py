@@ -49,7 +49,7 @@ from ..language.expression import Expression, Literal, Ref, Taken, free_axes, nu
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
-from ..passes.idioms import named
+from ..passes.idioms import recognised
 from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate, larger, product, smaller
 from .a_normal_form import Pairs, take_apart
@@ -101,7 +101,7 @@ class Backward:
         changing = [each for each in self.cut.states.values() if changes(each.step, self.active)]
         self.through = {self.cut.nodes[leaf.name] for leaf in leaves if leaf.name in self.active}
         self.through |= {each.node for each in changing if each.node.element >= Element.WIDE}
-        self.program = take_apart(self.cut.program.rewritten(named), self.through, pairs)
+        self.program = take_apart(recognised(self.cut.program), self.through, pairs)
         self.nodes, self.states = self._in_normal_form()
         self.forward = {*self.program.nodes, *self.nodes.values()}
         self.names = self.program.names.tensors | {

@@ -257,7 +257,8 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
     around = [size for _, size in before], [size for _, size in after]
     if count > 1:
         text = context.reshape(text, [*around[0], product(size for _, size in chosen), *around[1]])
-    text = context.op("take", text, context.op("reshape", flat, shape="(-1,)"), axis=str(first))
+    flat = flat if len(axes) == 1 else context.op("reshape", flat, shape="(-1,)")
+    text = context.op("take", text, flat, axis=str(first))
     if len(axes) != 1:
         text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
     lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))

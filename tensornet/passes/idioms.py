@@ -13,14 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..ir.node import Node, Operand, distinct_axes, node, number, own_axes
-from ..ir.rewriting import Facts
+from ..ir.rewriting import Facts, Program
 from ..ops.table import Element
 
 IDIOMS = ("exp", "log", "logsumexp")
 """The functions of which a program that writes one of these has at least one."""
 
 
-def named(each: Node, _: Facts) -> Node:
+def recognised(program: Program) -> Program:
+    """The program with these functions in place of what writes them out."""
+    return program if program.features.isdisjoint(IDIOMS) else program.rewritten(_recognised)
+
+
+def _recognised(each: Node, _: Facts) -> Node:
     """The node of the function that a node writes out, or the node itself."""
     match each.op if each.element is Element.NUMBER else "":
         case "contract":

@@ -37,7 +37,7 @@ from .convolution import pools, select_convolutions
 from .expansion import expand
 from .fusion import fused
 from .gather_scatter import grouped_gemms, without_ones
-from .idioms import IDIOMS, named
+from .idioms import IDIOMS, recognised
 from .kernel_selection import select_kernels
 from .pushdown import averages_first, gathers_first, push_positions_down
 
@@ -116,7 +116,7 @@ KERNELS = Pass("kernel selection", _kernels)
 """Before algebra, which takes some regions apart, and after it where it changed something."""
 
 PIPELINE = (
-    Pass("idiom recognition", lambda program, c: program.rewritten(named) if c.real else program, IDIOMS),
+    Pass("idiom recognition", lambda program, c: recognised(program) if c.real else program, IDIOMS),
     Pass(
         "expansion",
         lambda program, c: program.rewritten(lambda each, _: expand(each, c.supported)),
