@@ -224,20 +224,6 @@ def test_reading_in_threads_leaves_the_filters_of_warnings_alone(monkeypatch: py
     assert warnings.filters == before
 
 
-def test_comments_may_hold_anything() -> None:
-    graph = tn.layer("# it's \"the\" \\d layer of 1if\ny[b] = x[b]  # don't 'a.b'\r\n", inputs="x")
-    assert str(graph) == "x[b]: input\ny[b] = x[b]"
-
-
-# ---------------------------------------------------------------------------- numbers that nobody can compute
-
-
-def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
-    run = tn.compile(tn.layer("y[b] = x[b,i] / i", inputs="x"))
-    with np.errstate(invalid="ignore"):
-        assert np.isnan(run({}, np.ones((2, 0)))).all()
-
-
 # ---------------------------------------------------------------------------- what calls are given
 
 WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, range, "1GB"]

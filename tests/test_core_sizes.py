@@ -115,8 +115,8 @@ def test_values_are_put_in_all_at_the_same_time(made: Made, one: Made, two: Made
 
 
 @examples(200)
-@given(SIZES, SIZES, SIZES)
-def test_arithmetic_has_one_result(one: Made, two: Made, three: Made) -> None:
+@given(SIZES, SIZES, SIZES, st.integers(-9, 9), st.integers(1, 4))
+def test_arithmetic_has_one_result(one: Made, two: Made, three: Made, first: int, by: int) -> None:
     a, b, c = one[0], two[0], three[0]
     assert a + b == b + a
     assert (a + b) * c == a * c + b * c
@@ -124,7 +124,13 @@ def test_arithmetic_has_one_result(one: Made, two: Made, three: Made) -> None:
     assert a - a == 0
     assert larger(a, b) == larger(b, a)
     assert larger(a, b) + smaller(a, b) == a + b
-    assert floored(a + 3) == floored(a) + 3
+    assert floored(a + 3 * by, by) == floored(a, by) + 3
+    whole = 3 * symbol("a") ** 2 - symbol("b") * symbol("h") + symbol("h") + first
+    moved = {"h": symbol("b") + first, "a": symbol("h") - 2, "b": 5}
+    assert put_in(floored(whole, by), moved) == floored(put_in(whole, moved), by)
+    assert put_in(floored(whole, by), {"a": 2, "b": 3, "h": 7}) == (first - 2) // by
+    halves, thirds = quotient(symbol("h"), 2), Fraction(first, 3)
+    assert put_in(floored(halves + thirds, by), {"h": 7}) == (Fraction(7, 2) + thirds) // by
     if c != 0:
         assert are_equal((a * c + b * c) / c, a + b, {})
 

@@ -111,9 +111,12 @@ def test_random_composites(
 
 
 def test_one_part_of_a_composite_follows_from_the_others() -> None:
-    a, b, c = np.arange(6.0), np.arange(12.0), np.arange(4.0)
-    found = tn.einsum("(h d), (d e), e -> h d e", a, b, c)
-    same(found, np.einsum("hd,de,e->hde", a.reshape(2, 3), b.reshape(3, 4), c))
+    a, b, c, d = np.arange(6.0), np.arange(12.0), np.arange(4.0), np.arange(8.0).reshape(2, 4)
+    first, second = a.reshape(2, 3), b.reshape(3, 4)
+    same(tn.einsum("(h d), (d e), e -> h d e", a, b, c), np.einsum("hd,de,e->hde", first, second, c))
+    same(tn.einsum("(h d), h e -> (d e)", a, d), np.einsum("hd,he->de", first, d).ravel())
+    same(tn.einsum("e, (d e) -> e d", c, b), np.einsum("e,de->ed", c, second))
+    same(tn.einsum("h e -> (e h)", d), d.T.ravel())
 
 
 def test_plans_are_made_once() -> None:

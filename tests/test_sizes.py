@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.frontend.instantiate import hygienic
 from tensornet.models.attention import attention
-from tensornet.sizes import floored, put_in, symbol
 from tests.conftest import examples
 
 
@@ -90,14 +89,6 @@ def test_hygiene_leaves_integers_alone() -> None:
     )
 
 
-@given(st.integers(-9, 9), st.integers(-4, 4), st.sampled_from([2, 3, 4]), st.integers(1, 9))
-def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size: int) -> None:
-    one, other = floored(symbol("h") + first, by), floored(symbol("h") + first + shift * by, by) - shift
-    assert one == other
-    assert put_in(one, {"h": symbol("w") + shift}) == floored(symbol("w") + first + shift, by)
-    assert put_in(one, {"h": size}) == (size + first) // by
-
-
 SQUARE = "def f(x):\n    o[b,i,j] = x[b,i] * x[b,j]\n"
 SUMS = "def f(x):\n    y[b] = sum[d](x[b,d]) * sum[e](x[b,e])\n"
 
@@ -123,13 +114,6 @@ def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, sizes: Any, dis
     assert found.bound["c"] == 8
     with pytest.raises(tn.ShapeError, match="8 in the block 'g'"):  # of two blocks, none has it
         tn.layer(f"{text}\n{block.replace('def f', 'def g')}z = g(x, scope='t')", outputs="y z", **sizes)
-
-
-def test_a_block_reads_a_part_of_what_it_is_given() -> None:
-    h, line = np.random.default_rng(0).standard_normal((2, 6)), "y[b,c] = h[b,c+0] * h[b,c+3]"
-    graph = tn.layer(f"x[p:2,q:6]: input\ndef f(h):\n    {line}\nz = f(x, scope='s')", c=3)
-    np.testing.assert_allclose(tn.compile(graph)({}, h), h[:, :3] * h[:, 3:])
-    assert tn.layer(str(graph)) == graph
 
 
 @pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])
