@@ -42,6 +42,43 @@ def test_a_factorized_kernel_is_never_built_where_that_pays(kernel: str, backend
     assert plan.flops < 0.2 * 2 * 8 * 56 * 56 * 32 * 32 * 9
 
 
+TURNED = {
+    "y[b,o,p] = x[b,c,p+2-u] * K[o,c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 8, 3)),
+    "y[b,o,p] = x[b,c,2*p+4-2*u] * K[o,c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 8, 3)),
+    "y[b,c,p] = x[b,c,p+2-u] * K[c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 3)),
+    "y[b,o,p] = sum[c,u](x[b,c,p+u] * K[o,c,2-u])": ("x[b,c,H] K[o,c,m]", (8, 8, 400), (8, 8, 3)),
+    "y[b,o,p] = sum[c,u](x[b,c,p+u] * K[o,c,2*u])": ("x[b,c,H] K[o,c,m]", (8, 8, 400), (8, 8, 5)),
+    "y[b,o,p,q] = x[b,c,p+2-u,q+v] * K[o,c,u,v]": ("x[b,c,H,W] K", (4, 8, 40, 40), (8, 8, 3, 3)),
+    "y[b,o,p,q] = x[b,c,p+2-u,q+2-v] * A[c,u] * B[o,v]": (
+        "x[b,c,H,W] A B", (4, 8, 40, 40), (8, 3), (8, 3),
+    ),
+}  # fmt: skip
+"""Filters that run backwards, or that are read in part: inputs and their shapes."""
+
+
+@pytest.mark.parametrize("text", TURNED)
+def test_a_filter_that_runs_backwards_is_a_convolution(text: str) -> None:
+    inputs, *shapes = TURNED[text]
+    used = {
+        axis: size
+        for axis, size in {"u": 3, "v": 3, "m": shapes[-1][-1]}.items()
+        if axis in f"{text} {inputs}"
+    }
+    graph = tn.layer(text, inputs=inputs, **used)
+    arrays = [np.random.default_rng(number).normal(size=shape) for number, shape in enumerate(shapes)]
+    sizes = {"b": shapes[0][0], "H": shapes[0][2], "W": 40, "c": 8, "o": 8}
+    plan = tn.plan(graph, backend="torch", **{axis: sizes[axis] for axis in graph.open_sizes})
+    assert "convolution[" in str(plan)
+    given = [torch.tensor(array, requires_grad=True) for array in arrays]
+    found = tn.compile(graph, backend="torch")({}, *given)
+    expected = tn.compile(graph)({}, *arrays)
+    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-11)
+    gradient = np.random.default_rng(9).normal(size=expected.shape)
+    back = tn.compile(tn.gradient(graph, wrt=[leaf.name for leaf in graph.inputs]))({}, *arrays, gradient)
+    for mine, autograd in zip(back, torch.autograd.grad(found, given, torch.tensor(gradient)), strict=True):
+        np.testing.assert_allclose(mine, autograd.numpy(), atol=1e-10)
+
+
 def test_sizes_are_formulas() -> None:
     graph = tn.layer("y[b,o,p] = x[b,c,2*p+u] * K[o,c,u]", inputs="x[b,c,n]")
     assert str(tn.parameter_formula(graph)) == "c*o*u"

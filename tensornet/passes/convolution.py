@@ -31,12 +31,14 @@ from ..ir.node import (
     node,
     part,
     partial_reads,
+    substitute,
     summed_axes,
 )
-from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
+from ..ir.positions import Windowed, apart, chooses, ones_of, position_of, windowed, with_ones
 from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import Element
+from ..sizes import put_in
 from .fusion import fused
 from .pushdown import push_positions_down
 
@@ -64,6 +66,7 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     whole = with_ones(product)
     if any(map(chooses, whole.operands)):  # these ones select instead of multiplying
         return
+    whole = _ascending(program, whole)
     windowed = [
         each for each in whole.operands if axes_of((*partial_reads(each, whole.sizes, program.same),))
     ]
@@ -76,6 +79,33 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     else:
         return
     yield from (Change(product, each) for each in made)
+
+
+def _ascending(program: Program, product: Node) -> Node:
+    """The product with a window that ascends along both axes, and other factors read from end to end.
+
+    A filter may be turned round, `x[t - k + 2] * h[k]` or `x[t + k] * h[2 - k]`. What is summed is counted from its
+    end, and factors that are read at some positions, or from the end, are copied.
+    """
+    partly = {each: [*partial_reads(each, product.sizes, program.same)] for each in product.operands}
+    sums = [each for each, found in partly.items() if any(len(_terms(entry)) == 2 for entry in found)]
+    if len(sums) != 1 or len(product.operands) < 2:
+        return product
+    terms = itertools.chain(*map(_terms, partly[sums[0]]))
+    down = {axis for axis, step in terms if isinstance(step, int) and step < 0} & summed_axes(product)
+    lengths = {axis: put_in(product.sizes[axis], program.numbers) for axis in down}
+    table = {axis: Affine(((axis, -1),), size - 1) for axis, size in lengths.items() if isinstance(size, int)}
+    operands = []
+    for each in product.operands:
+        read = Operand(each.node, substitute(each.reads, table))
+        if each is not sums[0] and (partly[each] or read != each):
+            read = apart(read, dict(enumerate(product.sizes)))
+        operands.append(read)
+    return node(product.op, product.sizes, operands, product.result, product.shape, product.over)
+
+
+def _terms(entry: object) -> tuple[tuple[Axis, Size], ...]:
+    return entry.terms if isinstance(entry, Affine) else ()
 
 
 def _window_of(factor: Operand) -> Affine | None:
