@@ -213,9 +213,9 @@ def test_a_number_may_be_dropped(backend: str) -> None:
 
 @pytest.mark.parametrize("axes", ["a", "b", "c", "a,b", "a,c"])
 def test_norms_and_orders_along_any_axis_are_those_of_torch(axes: str) -> None:
-    """In single precision too, where torch is asked for the norm in another way; its gradient at 0 is 0."""
+    """In single precision too, where torch is asked for long norms in another way; their gradient at 0 is 0."""
     left, over = [each for each in "abc" if each not in axes], tuple(map("abc".index, axes.split(",")))
-    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(20, 20, 30, generator=torch.Generator().manual_seed(0))
     x.movedim(tuple(map("abc".index, left)), tuple(range(len(left))))[0] = 0
     x.requires_grad_()
     found = tn.compile(

@@ -251,10 +251,14 @@ def clip(x: Any, low: Any, high: Any) -> Any:
 
 
 def norm(x: Any, axes: tuple[int, ...]) -> Any:
-    """√Σ x². Torch takes ten times as long along other axes than the last, where it adds number by number."""
-    if x.ndim - 1 in axes or x.dtype != torch.float32 or not is_eager(x):
+    """√Σ x². Torch takes up to ten times as long along other axes than the last, where it adds number by number."""
+    if x.ndim - 1 in axes or x.dtype != torch.float32 or x.numel() < FEW or not is_eager(x):
         return torch.linalg.vector_norm(x, dim=axes)
     return _norm(axes)(x)
+
+
+FEW = 1 << 13
+"""So many elements take torch no longer than a node of autograd's graph in Python."""
 
 
 @functools.cache
@@ -383,7 +387,7 @@ _SCATTERS = shared.scatters(xp, torch.int64, _summed, _counted, _is_checked)
 
 def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
     """y[c,v,d] = Σ_s x[c,s,d], where positions[s] is v: without a copy of rows that lie along another axis."""
-    is_plain = axis and inside and _is_checked(positions) and is_eager(x) and x.itemsize >= 4
+    is_plain = inside and positions.ndim == 1 and is_eager(x) and x.itemsize >= 4 and _is_checked(positions)
     if not is_plain or x.shape[axis] != len(positions):
         return _SCATTERS["scatter_add"](positions, x, size, axis, inside)
     return zeros(x, (*x.shape[:axis], size, *x.shape[axis + 1 :])).index_add_(axis, positions, x)
