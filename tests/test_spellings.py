@@ -153,6 +153,11 @@ def test_a_function_is_recognised_where_it_is_written_out(text: str, function: s
         "y[b,c] = exp(x[b,c]) / sum[b](exp(2 * x[b,c]))",
         "y[b,c] = exp(x[b,c]) / (1 + sum[c](exp(x[b,c])))",
         "y[b,c] = x[b,c] - logsumexp[c](2 * x[b,c])",
+        "y[b,c] = exp(x[b,c]) / logsumexp[c](exp(x[b,c]))",
+        "y[b] = log(logsumexp[c](exp(x[b,c])))",
+        f"y[b] = logsumexp[c]({SHIFTED}) + sum[c](x[b,c])",
+        f"y[b] = logsumexp[c]({SHIFTED}) + logsumexp[c](x[b,c])",
+        "e[b,c] = exp(x[b,c] - max[b](x[b,c]))\ny[b,c] = e[b,c] / sum[c](e[b,c])",
         "z[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))\ny[b,c] = z[b,c] * exp(x[c,b]) / sum[b](exp(x[b,c]))",
     ],
 )

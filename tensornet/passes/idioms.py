@@ -46,7 +46,7 @@ def _without_quotients(each: Node) -> Node:
             x = _argument(exponential, "exp")
             if kept is None or x is None or at != tuple(reads[d] for d in kept):
                 continue
-            found = Operand(_along("softmax", _unshifted(x), kept), reads)
+            found = Operand(_along("softmax", _unshifted(x, kept), kept), reads)
             factors = [found if at == n else other for at, other in enumerate(each.operands) if at != m]
             if len(factors) == 1 and len({*each.sizes}) and reads == each.result and not each.over:
                 return node("copy", each.sizes, factors, each.result, each.shape)
@@ -66,7 +66,7 @@ def _of_shifted(each: Node) -> Node | None:
     """logsumexp[j](x) for logsumexp[j](x - max[j](x)) + max[j](x)."""
     for whole, greatest in _pairs(each):
         x = whole.operands[0].node if whole.op == "logsumexp" else each
-        found, kept = _less(x, "max"), _kept(whole, x)
+        found, kept = _less(x, "max"), _kept(whole, x, "logsumexp")
         if found is not None and found[1] == kept and _kept(greatest, found[0], "max") == kept:
             return _along("logsumexp", found[0], kept)
     return None
@@ -106,16 +106,12 @@ def _is_whole(each: Node, operand: Operand) -> bool:
     return operand.reads == each.plain == each.result and operand.node.shape == each.shape
 
 
-def _kept(each: Node, of: Node, op: str = "") -> tuple[int, ...] | None:
+def _kept(each: Node, of: Node, op: str = "contract") -> tuple[int, ...] | None:
     """The dimensions of a tensor, in order, that its sum, or another function along axes, keeps; None if it is none.
 
-    A sum, or a function `op`, of the whole tensor and of nothing else, with no axis twice.
+    The function is of the whole tensor and of nothing else, with no axis twice.
     """
-    if (
-        len(each.operands) != 1
-        or each.operands[0].node is not of
-        or each.op not in (op, "contract", "logsumexp")
-    ):
+    if each.op != op or len(each.operands) != 1 or each.operands[0].node is not of:
         return None
     axes, left = distinct_axes(each.operands[0].reads), own_axes(each)
     if axes is None or left is None or not {*left} < {*axes} or (each.op == "contract" and each.over):
@@ -142,13 +138,13 @@ def _less(each: Node, op: str) -> tuple[Node, tuple[int, ...]] | None:
         taken = [factor for factor in factors if factor.node is not number(-1)]
         if len(taken) != 1 or not _is_whole(each, term) or not _is_whole(negative, taken[0]):
             continue
-        kept = _kept(taken[0].node, term.node, op) if taken[0].node.op == op else None
+        kept = _kept(taken[0].node, term.node, op)
         if kept is not None and reads == tuple(each.plain[d] for d in kept):
             return term.node, kept
     return None
 
 
-def _unshifted(x: Node) -> Node:
-    """The tensor without its shift by a maximum, which softmax does not mind."""
+def _unshifted(x: Node, kept: Sequence[int]) -> Node:
+    """The tensor without its shift by a maximum, which softmax does not mind where it is the same along its axes."""
     found = _less(x, "max")
-    return x if found is None else found[0]
+    return x if found is None or not {*found[1]} <= {*kept} else found[0]
