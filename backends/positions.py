@@ -124,7 +124,8 @@ def scatters(
         are none, where values can be read. Without a batch, rows may lie along another axis, y[c,v,d] = Σ_s x[c,s,d].
         """
         if axis:
-            return xp.moveaxis(scatter_add(positions, xp.moveaxis(x, axis, 0), size, 0, inside), 0, axis)
+            rows = xp.moveaxis(x, (axis,), (0,))  # of torch, those of tuples alone run under vmap
+            return xp.moveaxis(scatter_add(positions, rows, size, 0, inside), (0,), (axis,))
         all_inside = inside and is_checked(positions)
         rows, count, all_rows = _rows_of(xp, xp.astype(positions, integer, copy=False), size, all_inside)
         batch, channels = positions.shape[:-1], x.shape[positions.ndim :]

@@ -167,6 +167,8 @@ def test_it_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
     given = [each if at == 0 else each[1] for each, at in zip(found, mapped, strict=True)]
     whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip(found, mapped, strict=True)]
     torch.testing.assert_close(torch.vmap(function(text), in_dims=mapped)(*given), by_ones(*whole))
+    turned = torch.vmap(function("y[c,v] = onehot[v](t[s]) * x[c,s]"), in_dims=mapped)
+    torch.testing.assert_close(turned(given[0], given[1].mT), by_ones(*whole).mT)
 
 
 def test_it_is_compiled_as_one() -> None:
