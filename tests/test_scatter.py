@@ -167,8 +167,19 @@ def test_it_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
     given = [each if at == 0 else each[1] for each, at in zip(found, mapped, strict=True)]
     whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip(found, mapped, strict=True)]
     torch.testing.assert_close(torch.vmap(function(text), in_dims=mapped)(*given), by_ones(*whole))
-    turned = torch.vmap(function("y[c,v] = onehot[v](t[s]) * x[c,s]"), in_dims=mapped)
-    torch.testing.assert_close(turned(given[0], given[1].mT), by_ones(*whole).mT)
+
+
+@pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)])
+def test_rows_along_another_axis_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
+    t, x = told()
+    t = t.clip(0, 49)
+    given = [each if at == 0 else each[1] for each, at in zip((t, x.mT), mapped, strict=True)]
+    whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip((t, x), mapped, strict=True)]
+    layer = tn.layer("y[c,v] = 0\ny[c,t[s]] += x[c,s]", inputs="t x", v=50)
+    assert "scatter_add(within(t, 50, 't'), x, 50, 1" in tn.plan(layer, backend="torch", s=40, c=8).code
+    compiled = tn.compile(layer, backend="torch")
+    found = torch.vmap(lambda t, x: compiled({}, t, x), in_dims=mapped)(*given)
+    torch.testing.assert_close(found, by_ones(*whole).mT)
 
 
 def test_it_is_compiled_as_one() -> None:
