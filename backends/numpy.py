@@ -23,6 +23,8 @@ templates: Mapping[str, str] = {
     "permute": "{0}.transpose({axes})",
     "contiguous": "np.ascontiguousarray({0})",
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
+    # np.linalg.diagonal cannot be written to
+    "diagonal": 'np.einsum("...ii->...i", np.moveaxis({0}, ({first}, {second}), (-2, -1)))',
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
     "arange": "np.arange({0})",
     "hardmax": "(np.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype}, copy=False)",

@@ -55,6 +55,11 @@ def test_documented_examples(arguments: tuple[Any, ...]) -> None:
         same(tn.einsum(*as_torch).numpy(), expected)
 
 
+def test_a_diagonal_can_be_written_to() -> None:
+    found = tn.einsum("ii->i", drawn((3, 3)))
+    found += 1
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 0), (3, 0, 5), (0, 4, 5), (0, 0, 0)])
 def test_axes_without_positions(shape: tuple[int, int, int]) -> None:
     for equation, other in (("abc,ac->b", (0, 2)), ("abc,b->ac", (1,)), ("abc,cab->", (2, 0, 1))):
