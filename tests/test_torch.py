@@ -104,6 +104,15 @@ def test_attention_compiles_whole_and_exports() -> None:
     torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=1e-5)
 
 
+def test_a_norm_along_an_open_batch_is_exported_with_it_open() -> None:
+    """Which way is faster for so many elements is asked of calls alone."""
+    module = tn.module(tn.layer("y[c] = norm[b](x[b,c])", inputs="x"))
+    batch = torch.export.Dim("b", min=2, max=1000)
+    program = torch.export.export(module, (torch.randn(300, 40),), dynamic_shapes=({0: batch},))
+    x = torch.randn(7, 40)
+    torch.testing.assert_close(program.module()(x), module(x))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "shape"),

@@ -207,7 +207,7 @@ def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
     all results are finite, and x is small enough that a call of Python takes longer than memory."""
     if not changing((x,)):
         return torch.logsumexp(x, axes)
-    if x.numel() < _FEW and x.device.type == "cpu" and is_eager(x):
+    if is_eager(x) and x.numel() < _FEW and x.device.type == "cpu":
         y = torch.logsumexp(x, axes)
         if math.isfinite(y.detach().sum()):
             return y
@@ -252,7 +252,7 @@ def clip(x: Any, low: Any, high: Any) -> Any:
 
 def norm(x: Any, axes: tuple[int, ...]) -> Any:
     """√Σ x². Torch takes up to ten times as long along other axes than the last, where it adds number by number."""
-    if x.ndim - 1 in axes or x.dtype != torch.float32 or x.numel() < FEW or not is_eager(x):
+    if x.ndim - 1 in axes or x.dtype != torch.float32 or not is_eager(x) or x.numel() < FEW:
         return torch.linalg.vector_norm(x, dim=axes)
     return _norm(axes)(x)
 
