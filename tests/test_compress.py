@@ -985,9 +985,9 @@ def test_loops_in_place_agree_with_kernels(name: str, method: str, options: dict
     start = (h, torch.randn_like(h)) if name == "LSTM" else h
     before = copy.deepcopy((x, start))
     with torch.no_grad():
-        for found, same in zip(small._stepped(x, start), small._fused(x, start), strict=True):
-            pairs = zip(found, same, strict=True) if isinstance(found, tuple) else [(found, same)]
-            assert all(torch.allclose(*pair, atol=1e-6) for pair in pairs)
+        ways = [small._stepped, *([small._in_numpy] if name in ("GRU", "LSTM") else [])]
+        for found, same in itertools.product([way(x, start) for way in ways], [small._fused(x, start)]):
+            torch.testing.assert_close(found, same, atol=1e-6, rtol=1e-5)
     assert torch.equal(before[0], x)
     assert all(map(torch.equal, before[1], start))
     y = small(x, start)[0]
@@ -1402,6 +1402,17 @@ def test_kernels_along_one_axis_are_turned(given: dict[str, Any], method: str) -
         found = small(x)
         assert torch.allclose(found, y, atol=1e-5)
         assert torch.allclose(*(torch.autograd.grad(each.sum(), x)[0] for each in (found, y)), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_last_states_of_loops_are_not_in_the_result(kind: type[nn.Module]) -> None:
+    model, x = tn.compress(kind(24, 32), parameters=0.3).model, torch.randn(5, 1, 24)
+    with torch.no_grad():
+        for way in (model._stepped, *([] if kind is nn.RNN else [model._in_numpy])):
+            y, last = way(x, None)
+            kept = y.clone()
+            (last[0] if kind is nn.LSTM else last).zero_()
+            assert torch.equal(y, kept)
 
 
 def test_recurrent_modules_check_states_and_run_in_threads() -> None:

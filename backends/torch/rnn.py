@@ -138,7 +138,7 @@ def _gru_in_place(x: Any, inner: Any, multiply: Callable[..., Any], states: Any,
         multiply(given, h, product)
         both.sigmoid_()
         h = torch.lerp(n.addcmul_(r, last).tanh_(), h, z, out=out)
-    return (h,)
+    return (h.clone(),)
 
 
 def _gru_in_numpy(x: Any, inner: Any, multiply: Callable[..., Any], states: Any, made: Any) -> Any:
@@ -166,7 +166,7 @@ def _lstm_in_place(x: Any, inner: Any, multiply: Callable[..., Any], states: Any
         both.sigmoid_()
         c.mul_(f).addcmul_(i, g.tanh_())
         h = torch.mul(o.sigmoid_(), torch.tanh(c, out=g), out=out)
-    return h, c
+    return h.clone(), c
 
 
 def _lstm_in_numpy(x: Any, inner: Any, multiply: Callable[..., Any], states: Any, made: Any) -> Any:
@@ -192,7 +192,7 @@ def _plain_in_place(
     for given, out in zip(x, made, strict=True):
         multiply(given, h, product)
         h = function(product, out=out)
-    return (h,)
+    return (h.clone(),)
 
 
 IN_PLACE: Mapping[str, Callable[..., tuple[Any, ...]]] = {
@@ -204,7 +204,8 @@ IN_PLACE: Mapping[str, Callable[..., tuple[Any, ...]]] = {
 """The last states of each layer without gradients.
 
 Their arguments: x·W with all biases but `inner`, which they write over; the bias of the elements of h·U that a GRU
-multiplies by r; a function that adds h·U to x·W and writes it; the first states; and memory for h at all positions.
+multiplies by r; a function that adds h·U to x·W and writes it; the first states; and memory for h at all positions. The
+last states do not lie there: who writes over them leaves the result as it is.
 """
 
 IN_NUMPY: Mapping[str, Callable[..., tuple[Any, ...]]] = {"lstm": _lstm_in_numpy, "gru": _gru_in_numpy}
