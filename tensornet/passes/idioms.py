@@ -17,7 +17,7 @@ from ..ir.rewriting import Facts, Program
 from ..ops.table import Element
 
 IDIOMS = ("exp", "log", "logsumexp")
-"""The functions of which a program that writes one of these has at least one."""
+"""A program that writes out one of these functions has at least one of exp, log and logsumexp."""
 
 
 def recognised(program: Program) -> Program:
