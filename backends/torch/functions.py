@@ -207,14 +207,14 @@ def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
     all results are finite, and x is small enough that a call of Python takes longer than memory."""
     if not changing((x,)):
         return torch.logsumexp(x, axes)
-    if is_eager(x) and x.numel() < _FEW and x.device.type == "cpu":
+    if is_eager(x) and x.numel() < LARGE and x.device.type == "cpu":
         y = torch.logsumexp(x, axes)
         if math.isfinite(y.detach().sum()):
             return y
     return _LogSumExp.apply(x, axes)  # type: ignore[no-untyped-call]
 
 
-_FEW = 2**17
+LARGE = 2**17
 """Elements from which a gradient by operations in place is faster."""
 
 
@@ -252,12 +252,12 @@ def clip(x: Any, low: Any, high: Any) -> Any:
 
 def norm(x: Any, axes: tuple[int, ...]) -> Any:
     """√Σ x². Torch takes up to ten times as long along other axes than the last, where it adds number by number."""
-    if x.ndim - 1 in axes or x.dtype != torch.float32 or not is_eager(x) or x.numel() < FEW:
+    if x.ndim - 1 in axes or x.dtype != torch.float32 or not is_eager(x) or x.numel() < SHORT:
         return torch.linalg.vector_norm(x, dim=axes)
     return _norm(axes)(x)
 
 
-FEW = 1 << 13
+SHORT = 1 << 13
 """So many elements take torch no longer than a node of autograd's graph in Python."""
 
 
