@@ -126,8 +126,7 @@ def scatters(
         if axis:
             rows = xp.moveaxis(x, (axis,), (0,))  # of torch, those of tuples alone run under vmap
             return xp.moveaxis(scatter_add(positions, rows, size, 0, inside), (0,), (axis,))
-        all_inside = inside and is_checked(positions)
-        rows, count, all_rows = _rows_of(xp, xp.astype(positions, integer, copy=False), size, all_inside)
+        rows, count, all_rows = _rows_of(xp, positions, integer, size, inside and is_checked(positions))
         batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
         wide = xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x  # half is too short for long sums
         if wide.shape != (*rows.shape, *channels):
@@ -137,17 +136,17 @@ def scatters(
 
     def scatter_count(positions: Any, size: int, inside: bool = False) -> Any:
         """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
-        all_inside = inside and is_checked(positions)
-        rows, count, all_rows = _rows_of(xp, xp.astype(positions, integer, copy=False), size, all_inside)
+        rows, count, all_rows = _rows_of(xp, positions, integer, size, inside and is_checked(positions))
         return counted(rows, all_rows)[:count].reshape(*positions.shape[:-1], size)
 
     return {"scatter_add": scatter_add, "scatter_count": scatter_count}
 
 
-def _rows_of(xp: Any, positions: Any, size: int, inside: bool) -> tuple[Any, int, int]:
+def _rows_of(xp: Any, positions: Any, integer: Any, size: int, inside: bool) -> tuple[Any, int, int]:
     """The flat index of each position, with batches one after another, or after the last if it may be outside; the
     number of those inside, and of all."""
-    found, count = positions, size
+    found = positions = xp.astype(positions, integer, copy=False)
+    count = size
     if positions.ndim == 2:
         count = len(positions) * size
         found = found + size * (xp.cumsum(xp.ones_like(found[:, :1]), 0) - 1)
