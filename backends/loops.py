@@ -34,7 +34,7 @@ def scan(
         rest: operands that are the same at all positions.
         size, results: the number of positions, and of results to stack.
         back: whether it runs from the last position to the first.
-        last: the results of which only that of the last iteration is kept, as a stack of one.
+        last: the results that are kept of the last iteration alone, as a stack of one.
     """
     inputs = list(zip(cut, axes, strict=True))
     if not size:

@@ -282,7 +282,7 @@ def test_a_linear_recurrence_under_vmap_and_forward_derivatives() -> None:
 
 
 def test_a_recurrence_under_vmap_whose_first_position_is_constant() -> None:
-    """Results of which only later ones have an example of their own are joined, and not written into the first."""
+    """If only later results have an example of their own, all are joined, and none is written into the first."""
     text = "a[b,t] = 0.5 * y[b,t-1] + x[b,t]\nc[b,t] = tanh(a[b,t-1])\ny[b,t] = c[b,t] - 0.3 * a[b,t-2]"
     run, x = tn.compile(tn.layer(text, inputs="x"), backend="torch"), torch.randn(3, 2, 5)
     found = torch.func.vmap(lambda x: run({}, x))(x)

@@ -48,7 +48,7 @@ def _without_quotients(each: Node) -> Node:
                 continue
             found = Operand(_along("softmax", _unshifted(x, kept), kept), reads)
             factors = [found if at == n else other for at, other in enumerate(each.operands) if at != m]
-            if len(factors) == 1 and len({*each.sizes}) and reads == each.result and not each.over:
+            if len(factors) == 1 and reads == each.result and not each.over:
                 return node("copy", each.sizes, factors, each.result, each.shape)
             return _without_quotients(
                 node("contract", each.sizes, factors, each.result, each.shape, each.over)
