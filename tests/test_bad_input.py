@@ -224,6 +224,15 @@ def test_reading_in_threads_leaves_the_filters_of_warnings_alone(monkeypatch: py
     assert warnings.filters == before
 
 
+# ---------------------------------------------------------------------------- numbers that nobody can compute
+
+
+def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
+    run = tn.compile(tn.layer("y[b] = x[b,i] / i", inputs="x"))
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(run({}, np.ones((2, 0)))).all()
+
+
 # ---------------------------------------------------------------------------- what calls are given
 
 WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, range, "1GB"]

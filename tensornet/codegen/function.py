@@ -61,9 +61,7 @@ def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None)
         unread = {leaf.name for leaf in plan.graph.leaves}.difference(given)
         leaves = tuple(leaf for leaf in leaves if leaf.name not in unread)
         own = [step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step)]
-        own += [
-            step.plan for step in plan.once if isinstance(step, CallStep)
-        ]  # in the function of the tables
+        own += [step.plan for step in plan.once if isinstance(step, CallStep)]  # of the tables
         every = dict.fromkeys(block for each in own for block in (*each.functions, each))
         called = {block: "product" if block.backward else "block" for block in every}
     names = {block: identifier(name, taken) for block, name in called.items()}

@@ -116,11 +116,8 @@ def _kept(each: Node, of: Node, op: str = "contract") -> tuple[int, ...] | None:
     axes, left = distinct_axes(each.operands[0].reads), own_axes(each)
     if axes is None or left is None or not {*left} < {*axes} or (each.op == "contract" and each.over):
         return None
-    return (
-        tuple(map(axes.index, left))
-        if all(each.sizes[a] == n for a, n in zip(axes, of.shape, strict=True))
-        else None
-    )
+    is_whole = all(each.sizes[axis] == length for axis, length in zip(axes, of.shape, strict=True))
+    return tuple(map(axes.index, left)) if is_whole else None
 
 
 def _pairs(each: Node) -> Iterator[tuple[Node, Node]]:
