@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.backends.torch.functions import windows
 from tensornet.language.expression import show
 
 from .conftest import covered
@@ -314,3 +315,75 @@ def test_the_way_back_of_even_distances_multiplies_nothing(size: int) -> None:
     plan = tn.plan(tn.gradient(graph, of="y", wrt="x"), b=64)
     assert "spaced" in plan.code
     assert "matmul" not in plan.code
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "places"),
+    [
+        ((2, 9, 16), 1, (0, 1, 4, 5, 2)),
+        ((2, 9, 3), 1, (1, 2, 1, 2, 5)),
+        ((3, 20), 1, (2, 1, 3, 3, 6)),
+        ((3, 20), 1, (0, 1, 1, 12, 9)),
+    ],
+)
+def test_gradients_of_windows_are_those_of_gathers(
+    shape: tuple[int, ...], axis: int, places: tuple[int, ...]
+) -> None:
+    first, by, apart, outer, inner = places
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    at = first + by * torch.arange(outer)[:, None] + apart * torch.arange(inner)
+    gathered = x.index_select(axis, at.flatten()).unflatten(axis, (outer, inner))
+    found = windows(x, axis, *places)
+    assert torch.equal(found, gathered)
+    weight = torch.randn_like(found)
+    first_order = [torch.autograd.grad((each * weight).sum(), x)[0] for each in (found, gathered)]
+    torch.testing.assert_close(*first_order)
+    assert torch.autograd.gradgradcheck(lambda x: windows(x, axis, *places).square(), x)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_bias_of_channels_is_part_of_the_convolution(stride: int) -> None:
+    graph = tn.layer(
+        f"y[b,o,p,q] = relu(u[o] + x[b,c,{stride}*p+i,{stride}*q+j] * K[o,c,i,j])", inputs="x[b,c,h,w]"
+    )
+    sizes = {"b": 4, "c": 16, "h": 20, "w": 20, "o": 16, "i": 3, "j": 3}
+    plan = tn.plan(graph, backend="torch", **sizes)
+    assert "convolution_bias(x, K, u, " in plan.code
+    assert len(plan.steps) == 2
+    x, kernel, bias = (
+        torch.randn(shape, requires_grad=True) for shape in [(4, 16, 20, 20), (16, 16, 3, 3), (16,)]
+    )
+    found = tn.compile(graph, backend="torch")({"K": kernel, "u": bias}, x)
+    expected = torch.relu(torch.conv2d(x, kernel, bias, stride))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    gradients = [torch.autograd.grad(each.square().sum(), (x, kernel, bias)) for each in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(
+        tn.compile(graph, backend="torch")({"K": kernel, "u": bias}, x[:0]), expected[:0]
+    )
+
+
+def test_windows_that_several_products_read_are_opened_once() -> None:
+    text = "p[b,t,c] = pad(x[b,t,c], t=(4,0))\nf[b,t,o] = p[b,t+4*u,c] * F[o,c,u]\ng[b,t,o] = p[b,t+4*u,c] * G[o,c,u]\ny[b,t,o] = tanh(f) * sigmoid(g)"
+    graph = tn.layer(text, inputs="x[b,t,c]", u=2)
+    assert tn.plan(graph, backend="torch", b=4, t=256, c=32, o=32).code.count("= windows(") == 1
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("name", ["max", "min", "mean", "sum"])
+def test_a_reduction_over_few_innermost_positions_comes_last(name: str, backend: str) -> None:
+    graph = tn.layer(f"y[b,h,w] = {name}[i,j](x[b,(h,i),(w,j)])", inputs="x", i=2, j=2)
+    x = np.random.default_rng(0).integers(-2, 3, (4, 32, 64)).astype(float)
+    expected = getattr(np, name)(x.reshape(4, 16, 2, 32, 2), axis=(2, 4))
+    found = tn.compile(graph, backend=backend)({}, tn.to_backend({"x": x}, backend)["x"])
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
+    if name != "mean" or backend == "numpy":
+        assert len(tn.plan(graph, backend=backend, b=4, h=16, w=32).steps) == 2
+    if backend == "torch":  # equal elements share the gradient evenly
+        given = torch.tensor(x.repeat(16, 0), requires_grad=True)
+        parts = given.reshape(64, 16, 2, 32, 2)
+        with_ties = {"max": torch.amax, "min": torch.amin}.get(name, getattr(torch, name))(parts, (2, 4))
+        made = tn.compile(graph, backend="torch")({}, given)
+        weight = torch.randn_like(made)
+        pair = [torch.autograd.grad((each * weight).sum(), given)[0] for each in (made, with_ties)]
+        torch.testing.assert_close(*pair)

@@ -176,3 +176,18 @@ def test_recurrent_layers_are_modules() -> None:
     assert "layers.0.onward.Wi" in module.state_dict()
     module(torch.randn(2, 5, 3)).sum().backward()
     assert all(each.grad is not None for each in module.parameters())
+
+
+def test_gates_of_one_weight_are_read_as_they_lie() -> None:
+    graph = tn.layer(
+        """
+        z[b,t,g,o] = x[b,t,i] * W[g,o,i] + h[b,t-1,k] * U[g,o,k] + u[g,o]
+        c[b,t,o] = sigmoid(z[b,t,1,o]) * c[b,t-1,o] + sigmoid(z[b,t,0,o]) * tanh(z[b,t,2,o])
+        h[b,t,o] = sigmoid(z[b,t,3,o]) * tanh(c[b,t,o])
+        """,
+        inputs="x[b,t,i]",
+        g=4,
+    )
+    code = tn.plan(graph, backend="torch", b=8, t=32, i=16, o=16).code
+    assert "lstm_along(" in code
+    assert "cat(" not in code

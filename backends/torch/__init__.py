@@ -23,6 +23,7 @@ templates: Mapping[str, str] = {
     **COMMON,
     **KERNELS,
     **CONVOLUTIONS,
+    "convolution_bias": "convolution_bias({0}, {1}, {2}, {groups}, {windows})",
     **{name: f"torch.{name}({{0}})" for name in (*PLAIN, "rsqrt", "sigmoid", "relu")},
     **{name: f"F.{name}({{0}})" for name in ("linear", "gelu", "selu", "mish", "softsign", "hardswish")},
     **{name: f"{name}({{0}})" for name in ("sign", "silu", "large_linear", "recomputed", "without_cheap")},
@@ -77,15 +78,15 @@ templates: Mapping[str, str] = {
     "clip": "clip({0}, {1}, {2})",
     "maximum": "binary(torch.maximum, {0}, {1})",
     "minimum": "binary(torch.minimum, {0}, {1})",
-    "where": "torch.where({0}, {1}, {2})",
+    "where": "where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
     "hardmax": "(torch.argmax({0}, dim={axis}, keepdim=True) == {positions}).to({dtype})",
     "var": "variance({0}, {axes})",
     "std": "deviation({0}, {axes})",
     "norm": "norm({0}, {axes})",
     "argsort": "argsort({0}, {axis})",
-    "max": "torch.amax({0}, {axes})",
-    "min": "torch.amin({0}, {axes})",
+    "max": "extreme(True, {0}, {axes})",
+    "min": "extreme(False, {0}, {axes})",
 }
 
 

@@ -31,7 +31,7 @@ from .products import is_differentiated, is_differentiated_twice, is_eager, is_r
 
 __all__ = [
     *("large_linear", "large_matmul", "scaled_dot_product_attention"),
-    *("convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
+    *("convolution", "convolution_bias", "convolution_k", "convolution_x", "max_pool", "mean_pool"),
     *("batch_norm", "deviation", "mean", "normalize", "pairwise_distance", "variance"),
 ]
 
@@ -186,8 +186,8 @@ def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
     return functional.pad(x, flat) if any(flat) else x
 
 
-def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
-    """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+def _convolution(x: Any, k: Any, groups: int, windows: Windows, bias: Any = None) -> Any:
+    """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u] + bias[go]."""
     by, apart, _, outer = (list(each) for each in zip(*windows, strict=True))
     amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
     padding = [before for before, _ in amounts]
@@ -196,7 +196,7 @@ def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
     )
     if not alike:
         x, padding = _padded(x, amounts), [0] * len(windows)
-    return _FORWARD[len(windows) - 1](x, k, None, by, padding, apart, groups)
+    return _FORWARD[len(windows) - 1](x, k, bias, by, padding, apart, groups)
 
 
 def _convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
@@ -233,6 +233,13 @@ def _zeros(one: Any, other: Any, shape: tuple[int, ...]) -> Any:
 
 
 convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
+
+
+def convolution_bias(x: Any, k: Any, bias: Any, groups: int, windows: Windows) -> Any:
+    """A convolution with a bias of each channel, and its gradient in the same passes."""
+    if 0 in (*x.shape, *k.shape):
+        return convolution(x, k, groups, windows) + bias.reshape(-1, *(1 for _ in windows))
+    return _convolution(x, k, groups, windows, bias)
 
 
 def _reached(x: Any, windows: Pools) -> Any:

@@ -35,6 +35,9 @@ NEAR = 2**24
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps each allocation from the system (glibc's largest threshold)."""
 
+SHORT_LOOP = 64
+"""The most innermost positions for which a reduction is faster over the other axes first, and then over these."""
+
 LANES = 16
 """Elements of a vector: a row of a product's result takes the time of whole vectors."""
 

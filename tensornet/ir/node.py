@@ -425,15 +425,29 @@ def moved_in(each: Node, d: int) -> Node:
     return node("copy", sizes, [Operand(each, (own[d], *own[:d], *own[d + 1 :]))], own)
 
 
-def concatenated(parts: Sequence[Node], at: int) -> Node:
-    """Concatenates tensors along a dimension."""
+def concatenated(parts: Sequence[Node], at: int, same: Callable[[Size, Size], bool] = operator.eq) -> Node:
+    """Concatenates tensors along a dimension. All slices of one tensor, in order, are that tensor with two dimensions
+    as one; `same` compares sizes."""
     if len(parts) == 1:
         return parts[0]
+    whole = parts[0].operands[0].node if parts[0].operands else parts[0]
+    if len(whole.shape) > at + 1 and same(whole.shape[at], len(parts)):
+        slices = [at_position(whole, at, n) for n in range(len(parts))]
+        if all(map(functools.partial(_is_same, same), parts, slices)):
+            lengths, own = dict(enumerate(whole.shape)), whole.plain
+            both = row_major((at, at + 1), lengths)
+            return node("copy", lengths, [Operand(whole, own)], (*own[:at], both, *own[at + 2 :]))
     pieces = {(at, n): part.shape[at] for n, part in enumerate(parts)}
     sizes: dict[Axis, Size] = {**dict(enumerate(parts[0].shape)), at: sum(pieces.values()), **pieces}
     own = parts[0].plain
     operands = [Operand(part, (*own[:at], along((at, n)), *own[at + 1 :])) for n, part in enumerate(parts)]
     return node(CONCAT.name, sizes, operands, own, over=(at, *pieces))
+
+
+def _is_same(same: Callable[[Size, Size], bool], one: Node, other: Node) -> bool:
+    """Whether two nodes read the same elements."""
+    alike = (one.op, one.operands, one.result) == (other.op, other.operands, other.result)
+    return alike and all(map(same, one.shape, other.shape))
 
 
 # ---------------------------------------------------------------------------- products

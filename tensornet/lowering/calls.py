@@ -17,7 +17,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, Scope, dim_size, scalar_size, size_expression
 from ..language.expression import Call, Contraction, Ref, axes_of_index, fresh, option_axes
 from ..language.patterns import pattern_of
-from ..ops.record import Value, left_of
+from ..ops.record import Value, common, left_of
 from ..ops.table import FUNCTIONS, Element, Function
 from ..planning.plans import CallStep, Plan, Repetition, Step
 from .context import LoweringContext, as_declared, in_logical_order, read
@@ -79,6 +79,12 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     axes = tuple(axis for axis in value.layout if axis in over)
     if not function.leaves_out(call.axes) and len(axes) > 1:
         value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
+    shares = function.twin and value.ref.name in context.changing  # equal elements share the gradient
+    if function.averages or (function.twin and not shares):
+        outer = context.before_innermost(value, axes)
+        if outer:
+            value = _along(context, replace(call, axes=outer), value, result)
+            axes = common(value.layout, axes)
     call = replace(call, axes=(*axes, *function.makes(call.axes)))
     return _along(context, call, value, result)
 

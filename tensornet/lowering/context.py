@@ -12,14 +12,14 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from ..contraction.pairs import Choose, Layout, Strategy, flatten, view_order
-from ..device.cost_model import DeviceProfile
+from ..device.cost_model import SHORT_LOOP, DeviceProfile
 from ..errors import ShapeError
 from ..graph.element_types import of_leaf
 from ..graph.graph import Apply
@@ -43,6 +43,7 @@ from ..language.expression import (
     is_computed_index,
     numbered,
     references,
+    rename,
     transform,
 )
 from ..ops.record import Entry, Left, Value, common, entry_of, extent, names_in, sizes_of
@@ -105,6 +106,8 @@ class LoweringContext(ABC):
         changing: the tensors that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
+        picked: the steps that pick elements of a tensor, by their elements and sizes, for all who pick the same.
+        renamed: the names of steps that compute the tensor of a line, before they got its name.
         sizes: the sizes of the axes in the current line.
         written: the order in which the current line declares its axes.
         asked: the share of the readers of its result that copy it into that order.
@@ -117,6 +120,8 @@ class LoweringContext(ABC):
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     limit: float = math.inf
     steps: list[AnyStep] = field(default_factory=list)
+    picked: dict[Hashable, str] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     written: Layout = ()
     asked: float = 1.0
@@ -263,6 +268,13 @@ class LoweringContext(ABC):
         layouts = tuple(each.layout for each in values)
         return self.profile.walk_seconds(order, layouts, sizes, self.itemsize)
 
+    def before_innermost(self, value: Value, axes: Layout) -> Layout:
+        """The axes that a reduction runs over first, if the innermost are few positions. Over both at once, libraries
+        take five to thirty times as long, since their loops are over the innermost."""
+        inner = tuple(itertools.takewhile(lambda axis: axis in axes, reversed(value.layout)))
+        few = 0 < len(inner) < len(axes) and self.positions(value.sizes, inner) <= SHORT_LOOP
+        return common(axes, but=(inner,)) if few and self.positions(value.sizes, value.layout) >= MANY else ()
+
     def convert(self, value: Value, element: Element) -> Value:
         """Element type conversion. A number becomes a truth value by comparison with 0."""
         if value.element is element:
@@ -296,6 +308,10 @@ class LoweringContext(ABC):
     def ungrouped(self, value: Value) -> Value:
         """The value with a dimension for each axis."""
         return self.reorder(value, value.layout)
+
+
+MANY = 4096
+"""The least elements of a reduction that is taken in two steps: a call takes as long as some thousand of them."""
 
 
 def _positions(values: Mapping[str, Any], size: Any) -> int:
@@ -495,7 +511,15 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
         return Value(picked, sizes, stored.element)
     operands.append(Value(Ref(variable, axes), sizes, stored.element))
     seconds = context.profile.view if is_cut(picked) else None
-    return context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
+    alike = (
+        rename(picked, {axis: str(n) for n, axis in enumerate(axes)}),
+        *(context.open(sizes[axis]) for axis in axes),
+    )
+    if alike not in context.picked:
+        made = context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
+        context.picked[alike] = made.ref.name
+    name = context.picked[alike]
+    return Value(Ref(context.renamed.get(name, name), axes), sizes, stored.element)
 
 
 def _arranged(

@@ -87,9 +87,11 @@ def _sum_alone(context: LoweringContext, values: list[Value], summed: set[str]) 
         alone = tuple(axis for axis in each.layout if axis in summed and holders[axis] == 1)
         if alone:
             each = context.convert(each, max(each.element, Element.WHOLE))
-            left = tuple(axis for axis in each.layout if axis not in alone)
-            right = Contraction((each.ref,), tuple(sorted(alone)))
-            each = context.emit(left, right, [each], each.element)
+            outer = context.before_innermost(each, alone)
+            for axes in filter(None, (outer, common(alone, but=(outer,)))):
+                left = tuple(axis for axis in each.layout if axis not in axes)
+                right = Contraction((each.ref,), tuple(sorted(axes)))
+                each = context.emit(left, right, [each], each.element)
         reduced.append(each)
     return reduced
 

@@ -183,6 +183,7 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
         if variable in context.changing:
             context.changing.add(equation.name)
         context.add(context.steps.pop().defining((equation.name,)))
+        context.renamed[variable] = equation.name
         variable = equation.name
     if variable != equation.name:  # readers of this tensor read that variable
         context.readers[variable] += context.readers[equation.name] - 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ..contraction.pairs import Layout, merged, ordered
 from ..graph.element_types import of_number
@@ -24,7 +25,8 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.record import Left, Value, common
+from ..ops.convolution import CONVOLUTION, with_bias
+from ..ops.record import Left, Lowering, Value, common
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.plans import Step
 from .context import LoweringContext
@@ -247,28 +249,41 @@ def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
 
 
 def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
-    """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer.
+    """The last matrix product with a bias added to each of its rows, or the last convolution with one added to each
+    channel, as one step, which most libraries offer.
 
     Other steps must not read the product alone: it has no name.
     """
     values = [each.value for each in terms if each.value is not None and not each.numbers]
     last = context.steps[-1] if context.steps else None
-    if "linear" not in context.target.supported or len(values) != 2 or not isinstance(last, Step):
+    if len(values) != 2 or not isinstance(last, Step):
         return None
     made, bias = values if values[0].ref.name == last.equation.name else reversed(values)
     if last.equation.name != made.ref.name or made.ref.name in context.named:
         return None
-    way = last.arrangement  # a call on the right has a bias, or a function, already
-    if way is None or way.kind not in ("matmul", "linear") or isinstance(last.equation.right, Call):
+    if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
+        return None
+    if _biased(context, last, bias) is None:
+        return None
+    context.steps.pop()
+    fused = _biased(context, last, context.convert(bias, made.element))
+    context.steps.append(cast("Step", fused))
+    return made
+
+
+def _biased(context: LoweringContext, last: Step, bias: Value) -> Step | None:
+    """A step with a bias, if libraries offer it."""
+    right, way = last.equation.right, last.arrangement
+    moved = last.bytes + context.itemsize * context.positions(bias.sizes, bias.layout)
+    if isinstance(right, Call):  # a matrix product has a bias, or a function, already
+        offered = right.function == CONVOLUTION.name and "convolution_bias" in context.target.supported
+        summed = with_bias(cast("Lowering", context), right, bias) if offered else None
+        if summed is None:
+            return None
+        return replace(last, equation=replace(last.equation, right=summed), bytes=moved)
+    if way is None or way.kind not in ("matmul", "linear") or "linear" not in context.target.supported:
         return None
     if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
         return None
-    if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
-        return None
-    context.steps.pop()
-    bias = context.convert(bias, made.element)
-    equation = replace(last.equation, right=Call("add", (last.equation.right, bias.ref)))
-    moved = last.bytes + context.itemsize * context.positions(bias.sizes, bias.layout)
-    fused = replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
-    context.steps.append(fused)
-    return made
+    equation = replace(last.equation, right=Call("add", (right, bias.ref)))
+    return replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))

@@ -156,18 +156,32 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with two tensors, the number of groups, and by, apart, first and the computed size per dimension."""
-    one, other, *ones = call.arguments
-    refs = cast("tuple[Ref, Ref]", (one, other))
+    refs, ones = _parts(call)
     form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), _windows_of(ones, writer), call.axes)
     *given, made = form.tensors
-    texts = [writer.view(*each, ones=True) for each in zip(refs, given, strict=True)]
+    texts = [writer.view(*each, ones=True) for each in zip(refs, (*given, made[1:2]), strict=False)]
     dimensions = [
         f"({each.by}, {each.apart}, {each.first}, {writer.extent(group)}),"
         for each, group in zip(form.windows, made[2:], strict=True)
     ]
-    name = f"{call.function}_{form.made}" if form.made else call.function
+    suffix = "bias" if len(refs) > len(given) else form.made
+    name = f"{call.function}_{suffix}" if suffix else call.function
     text = writer.op(name, *texts, groups=writer.extent(form.groups), windows=f"({' '.join(dimensions)})")
     return text if all(made) else writer.reshaped(text, left)
+
+
+def with_bias(lowering: Lowering, call: Call, bias: Value) -> Call | None:
+    """A convolution with a bias of the channels of its result, if it has none and nothing but these."""
+    (one, other, *more), ones = _parts(call)
+    form = _Form.of(layout_of(one), layout_of(other), _windows_of(ones, lowering), call.axes)
+    takes = not form.made and not more and bias.layout == (*form.groups, *form.out)
+    return replace(call, arguments=(one, other, bias.ref, *ones)) if takes else None
+
+
+def _parts(call: Call) -> tuple[list[Ref], list[Expression]]:
+    """The tensors of a step, with a bias last if there is one, and the one-hot calls."""
+    refs = [each for each in call.arguments if isinstance(each, Ref)]
+    return refs, [*call.arguments[len(refs) :]]
 
 
 # ---------------------------------------------------------------------------- pooling
@@ -217,7 +231,7 @@ def _pool(name: str, formula: str) -> Function:
 CONVOLUTION = placed_kernel(
     "convolution",
     "Σ a·b, where positions in one are sums of those in the other and in the result",
-    arity=(2, 2 + DIMENSIONS),
+    arity=(2, 3 + DIMENSIONS),
     lowered=_lower,
     spelled=_spell,
 )

@@ -227,9 +227,16 @@ class _Reading:
         vectors = [[each.bias for each in taking]]
         inner = [None if each.weight else each.bias for each in reading]
         vectors += [inner] if any(inner) else []
-        biases = [_stacked(each, weights) for each in vectors if any(vectors[-1]) or any(each)]
-        made = self._called(given, [concatenated(weights, 0), concatenated(state_weights, 0)], starts, biases)
+        pairs = ([*zip(each, weights, strict=True)] for each in vectors if any(vectors[-1]) or any(each))
+        biases = [[bias or _zeros(weight.shape[0]) for bias, weight in each] for each in pairs]
+        made = self._called(
+            given, [*map(self._stacked, (weights, state_weights))], starts, [*map(self._stacked, biases)]
+        )
         return made, [*self.given, *starts]
+
+    def _stacked(self, parts: Sequence[Node]) -> Node:
+        """Matrices or vectors of the gates, one after another."""
+        return concatenated(parts, 0, self.component.components.program.same)
 
     def _called(
         self, given: Node, weights: Sequence[Node], starts: Sequence[Node], biases: Sequence[Node]
@@ -249,12 +256,6 @@ class _Reading:
         over = ("read", "rows", "columns")
         made = node(self.cell.kernel.name, sizes, operands, (self.left[at], *first), None, over, back)
         return moved_in(made, at)
-
-
-def _stacked(vectors: Sequence[Node | None], weights: Sequence[Node]) -> Node:
-    """Vectors one after another, zeros where one is missing, each as long as its matrix has rows."""
-    pairs = zip(vectors, weights, strict=True)
-    return concatenated([each or _zeros(weight.shape[0]) for each, weight in pairs], 0)
 
 
 def _zeros(length: Size) -> Node:
