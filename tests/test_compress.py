@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
+from tensornet.backends.torch.networks import running
 from tensornet.backends.torch.networks.compressed import _watched
 from tensornet.backends.torch.networks.factorized import LINEAR
 from tensornet.backends.torch.networks.recurrent import opened
@@ -785,13 +786,26 @@ class Recurrent(nn.Module):
         return found
 
 
+class Attentive(nn.Module):
+    """A layer of attention, which reads whole weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(x, x, x)[0]
+        return found
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("budget", [{"bytes": 0.2}, {"parameters": 0.5}])
-@pytest.mark.parametrize("name", ["Linear", "GRU", "LSTM"])
+@pytest.mark.parametrize("name", ["Linear", "GRU", "LSTM", "Attention"])
 def test_calls_read_what_optimizers_and_data_write(
     name: str, budget: dict[str, float], training: bool
 ) -> None:
-    network = Recurrent(name) if name != "Linear" else nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 24))
+    plain = {"Linear": nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 24)), "Attention": Attentive()}
+    network = plain[name] if name in plain else Recurrent(name)
     model = tn.compress(network, **budget).model.train(training)
     x = torch.randn(2, 5, 32)
 
@@ -848,6 +862,71 @@ def test_large_factors_are_compared_in_part() -> None:
     elsewhere = large.to("meta")
     assert [kept.read([elsewhere], True, lambda: next(calls)) for _ in range(2)] == [2, 3]
     assert [kept.read([elsewhere], False, lambda: next(calls)) for _ in range(2)] == [4, 4]
+
+
+def test_steps_of_fused_optimizers_that_change_few_rows_are_seen() -> None:
+    network, k = nn.Embedding(5000, 8), torch.tensor([[4321]])
+    model = tn.compress(network, bytes=0.4, method="int8").model.eval()
+    with torch.no_grad():
+        before = model(k)
+    model(k).sum().backward()
+    torch.optim.AdamW(model.parameters(), 0.1, fused=True).step()
+    with torch.no_grad():
+        assert not torch.equal(model(k), before)
+        assert torch.equal(model(k), copy.deepcopy(model)(k))
+
+
+def test_whole_weights_that_calls_read_are_made_once() -> None:
+    """From the second read on; those of layers that multiply by factors are not kept when somebody looks at them."""
+    attention = tn.compress(Attentive(), parameters=0.5).model.eval().inner
+    with torch.no_grad():
+        first, second, third = (attention.in_proj_weight for _ in range(3))
+        assert second is not first
+        assert third is second
+        assert torch.equal(first, second)
+    assert attention.in_proj_weight is not second
+    assert attention.in_proj_weight.requires_grad
+    layer = tn.compress(nn.LSTM(24, 32), bytes=0.2).model.eval()
+    with torch.no_grad():
+        layer(torch.randn(4, 2, 24))
+        assert {type(each) for each in layer._flat().weights} == {torch.Tensor}
+
+
+def conv1d() -> nn.Module:
+    """The layer of transformers whose weight is transposed."""
+    kind = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    layer: nn.Module = kind(48, 64)
+    return layer
+
+
+@pytest.mark.parametrize("fastest", [0, 1])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(64, 48), conv1d])
+@pytest.mark.parametrize("method", ["low_rank", "tt", "low_rank:int8"])
+def test_linear_layers_take_the_fastest_way(
+    method: str, make: Callable[[], nn.Module], fastest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[int]()
+
+    def clocked(ways: Any) -> list[float]:
+        measured.append(len(ways))
+        return [n != fastest for n, _ in enumerate(ways)]
+
+    monkeypatch.setattr(running, "FASTEST", {})
+    monkeypatch.setattr(running, "clocked", clocked)
+    budget = {"bytes": 0.2} if "int8" in method else {"parameters": 0.5}
+    (layer,) = tn.compress(nn.Sequential(make()), method=method, **budget).model.eval()
+    x = torch.randn(2, 3, 64)
+    for rows in (x, x[0], x.transpose(0, 1), x[0, 0]):
+        wanted = layer(rows).detach()  # with gradients as it is
+        with torch.no_grad():
+            assert torch.allclose(layer(rows), wanted, atol=1e-5)
+            assert torch.allclose(copy.deepcopy(layer)(rows), wanted, atol=1e-5)
+    assert measured == [2, 2]  # of six rows and of three, and equal layers take the same
+    assert (layer._columns._found is None) == (fastest == 0)
+    for each in layer.parameters():
+        each.data.mul_(1.5)
+    with torch.no_grad():
+        assert torch.allclose(layer(x), copy.deepcopy(layer)(x), atol=1e-5)
 
 
 class Memory(nn.Module):

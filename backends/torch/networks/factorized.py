@@ -21,7 +21,8 @@ from tensornet.weights.ranks import Rank
 from ..module import held_value
 from ..module import make as module_of
 from ..products import is_eager, is_recorded
-from .rounded import Rounded, by_columns
+from .rounded import Kept, Rounded, by_columns, tensors_in
+from .running import fastest
 
 Module: TypeAlias = torch.nn.Module
 Held: TypeAlias = torch.nn.Parameter | Rounded
@@ -157,9 +158,55 @@ def _rounded(module: Any) -> torch.Tensor | None:
 
 
 def _linear(module: Any, x: Any) -> Any:
-    integers = module.__dict__.get("_integers")
-    if integers is not None and not is_recorded() and (made := integers.linear(module, x)) is not None:
-        return made
+    """A linear layer; on the CPU without gradients in the fastest way, by the clock at about so many rows."""
+    held = module.__dict__
+    if torch.is_grad_enabled() or module.training or (held["_lone"] is not None and "_integers" not in held):
+        return _as_it_is(module, x)
+    size = x.numel()
+    way = held["_faster"].get(size.bit_length(), _measured)
+    return (
+        way(module, x) if way is _as_it_is or (size and x.ndim > 1 and is_eager(x)) else _as_it_is(module, x)
+    )
+
+
+def _measured(module: Any, x: Any) -> Any:
+    """The fastest way of a linear layer at about so many rows, and what it makes."""
+    size, ways = x.numel().bit_length(), [_as_it_is]
+    if x.is_cpu and "weight" not in module._parameters:
+        integers = module.__dict__.get("_integers")
+        if module._lone is None and module.weight.numel() <= MOST:
+            ways.append(_by_whole)
+        if integers is not None and integers.may_pay(x.numel() // x.shape[-1]):
+            ways.append(_by_integers)
+    alike = size, x.dtype, module._kind, module._lone, *(each.shape for each in tensors_in(module))
+    way = module._faster[size] = fastest(ways, lambda each: each(module, x), alike)
+    if _by_whole not in module._faster.values():
+        module._columns.clear()
+    return way(module, x)
+
+
+MOST = 1 << 22
+"""The most elements of a weight that is kept beside its factors: by larger ones factors are faster."""
+
+
+def _by_integers(module: Any, x: Any) -> Any:
+    """By kernels that round inputs, where these take them."""
+    made = module.__dict__["_integers"].linear(module, x)
+    return _as_it_is(module, x) if made is None else made
+
+
+def _by_whole(module: Any, x: Any) -> Any:
+    """By the whole weight of factors, which is kept."""
+
+    def make() -> torch.Tensor:
+        return by_columns(module.weight.mT if module._kind == TURNED else module.weight)
+
+    whole = module._columns.read(tensors_in(module._modules[module._place]), False, make)
+    return torch.nn.functional.linear(x if x.ndim == 2 else x.contiguous(), whole, module.bias)
+
+
+def _as_it_is(module: Any, x: Any) -> Any:
+    """By what the layer holds: the factors, or a weight that is rounded without ranks."""
     if (whole := _rounded(module)) is not None:
         # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
         x = x if x.ndim == 2 else x.contiguous()
@@ -229,7 +276,7 @@ def _weight_of(parameter: str) -> property:
     """A property: the weight of a layer, computed from its factors. As a parameter is, it is read only when used."""
 
     def make(module: Any) -> torch.Tensor:
-        whole, place, _ = module._wholes[parameter]
+        whole, place, *_ = module._wholes[parameter]
         factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
         made: torch.Tensor = whole(*factors)
         array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
@@ -240,20 +287,33 @@ def _weight_of(parameter: str) -> property:
         base: torch.Tensor | None = module._parameters.get(parameter)
         return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
 
+    def kept(module: Any) -> torch.Tensor:
+        """The same; calls without gradients keep it while no factor changes, if it is read again."""
+        if torch.is_grad_enabled() or is_recorded():
+            return make(module)
+        held = module.__dict__
+        _, place, _, known = held["_wholes"][parameter]
+        base = held["_parameters"].get(parameter), held["_buffers"].get("padding_row")
+        tensors = [*tensors_in(held["_modules"][place]), *(each for each in base if each is not None)]
+        if torch.is_autocast_enabled(tensors[0].device.type):
+            return make(module)
+        made: torch.Tensor = known.read_again(tensors, held["training"], functools.partial(make, module))
+        return made
+
     def read(module: Any) -> torch.Tensor:
         if parameter not in module.__dict__.get("_wholes", ()):
             raise AttributeError(parameter)
-        _, place, blank = module._wholes[parameter]
+        _, place, blank, _ = module._wholes[parameter]
         if blank is None or is_recorded():
-            return make(module)
+            return kept(module)
 
         def like() -> torch.Tensor:
             base: torch.Tensor | None = module._parameters.get(parameter)
             return base if base is not None else next(module._modules[place].parameters())
 
         if module.__dict__.get("_kind", _NONE).parameter == parameter:  # whose calls need no whole weight
-            return Lazy.of(blank, functools.partial(make, module), like)
-        made = make(module)
+            return Lazy.of(blank, functools.partial(kept, module), like)
+        made = kept(module)
         return Lazy.of(blank, lambda: made, like)
 
     return property(read)
@@ -396,7 +456,7 @@ def attach(
     besides = former if besides is Whole else besides
     module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
-    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place, blank
+    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place, blank, Kept[torch.Tensor]()
     lone = next(
         (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
     )
@@ -405,6 +465,7 @@ def attach(
         module.__dict__.update(
             _kind=kind, _is_plain=plain, _place=place, _lone=lone, _is_low_rank=is_low_rank
         )
+        module.__dict__.update(_faster={}, _columns=Kept[torch.Tensor]())
 
 
 def detach(module: Any) -> None:
@@ -413,7 +474,8 @@ def detach(module: Any) -> None:
     others = tuple(name for name in names if name != module._kind.parameter)
     module.__class__ = _class_of(Whole, base, others) if others else base
     del module._modules[module._place], module._wholes[module._kind.parameter]
-    for name in ("_kind", "_is_plain", "_place", "_lone", "_is_low_rank", *(() if others else ("_wholes",))):
+    own = "_kind", "_is_plain", "_place", "_lone", "_is_low_rank", "_faster", "_columns"
+    for name in (*own, *(() if others else ("_wholes",))):
         del module.__dict__[name]
 
 

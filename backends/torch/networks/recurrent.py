@@ -25,8 +25,8 @@ from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_NUMPY, IN_PLACE, TYPES, steps
 from . import rounded
 from .factorized import Factorized
-from .rounded import Kept, by_columns
-from .running import clocked
+from .rounded import Kept, by_columns, tensors_in
+from .running import fastest
 
 Module: TypeAlias = torch.nn.Module
 
@@ -35,9 +35,6 @@ FEW = 2
 
 SOME = 8
 """The most positions at which ways are measured."""
-
-FASTEST: dict[Any, Any] = {}
-"""The fastest ways that were found, by numbers of rows and shapes."""
 
 
 class _Loop(NamedTuple):
@@ -189,23 +186,17 @@ class Recurrence(_Opened):
         rows, positions = input.shape[1 - along], input.shape[along]
         key = (rows - 1).bit_length(), positions > 1, bool(cells), input.device, input.dtype
         if (way := self._faster.get(key)) is None:
-            ways = self._ways(rows, input, cells)
             some = input.narrow(along, 0, min(positions, SOME))
-            runs = [functools.partial(each, self, some, hx, cells) for each in ways]
-            alike = key, self.base.mode, torch.get_num_threads(), *(each.shape for each in _tensors(self))
-            if len(ways) == 1:
-                way = ways[0]
-            elif (way := FASTEST.get(alike)) is None:
-                times = clocked(runs)
-                way = FASTEST.setdefault(alike, ways[times.index(min(times))])
-            self._faster[key] = way
+            alike = key, self.base.mode, *(each.shape for each in tensors_in(self))
+            ways = self._ways(rows, input, cells)
+            way = self._faster[key] = fastest(ways, lambda each: each(self, some, hx, cells), alike)
         return way(self, input, hx, cells)
 
     def _ways(self, rows: int, input: Any, cells: Any) -> list[Any]:
         """The ways that may be the fastest one."""
         has_gates = self.base.mode.lower() in IN_NUMPY
-        if not any(_is_product(hh) for _, hh in self.pairs()) and (cells or not has_gates):
-            return [Recurrence._by_integers if cells else Recurrence._fused]
+        if not (cells or has_gates or any(_is_product(hh) for _, hh in self.pairs())):
+            return [Recurrence._fused]
         ways: list[Any] = [Recurrence._fused, Recurrence._stepped]
         if has_gates and rows <= FEW and input.is_cpu and input.dtype in TYPES["cpu"]:
             ways.append(Recurrence._in_numpy)
@@ -254,7 +245,7 @@ class Recurrence(_Opened):
 
     def _flat(self) -> _Flat:
         """What calls multiply by. Calls without gradients keep it while no factor changes."""
-        tensors = _tensors(self)
+        tensors = tensors_in(self)
         if is_recorded() or _is_mixed(tensors[0]):
             return self._made(False)
         if torch.is_grad_enabled():
@@ -282,8 +273,9 @@ class Recurrence(_Opened):
             _loop(*pair, held[f"weight_ih{end}"], held[f"weight_hh{end}"])
             for end, pair in zip(self.suffixes, self.pairs(), strict=True)
         ]
-        # oneDNN's LSTM is faster by rows
-        return _Flat(weights if self.base.mode == "LSTM" else turned, v, loops)
+        if self.base.mode == "LSTM":  # oneDNN's is faster by rows
+            turned = [each.detach().contiguous() for each in weights]
+        return _Flat(turned, v, loops)
 
     def _stepped(self, input: Any, hx: Any, cells: Any = None) -> Any:
         """Position by position, with factors as they are, in place."""
@@ -380,19 +372,6 @@ def _factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     if held is None or {leaf.name for leaf in held.graph.parameters} != {"U", "V"}:
         return None
     return held_value(held.U), held_value(held.V)
-
-
-def _tensors(module: Module) -> list[torch.Tensor]:
-    """The parameters and buffers of a module."""
-    parts, found = [module], list[torch.Tensor | None]()
-    for each in parts:  # grows
-        held = each.__dict__
-        found += held["_parameters"].values()
-        found += held["_buffers"].values()
-        if "_former_parameters" in held:  # of replicas
-            found += held["_former_parameters"].values()
-        parts += held["_modules"].values()
-    return [each for each in found if each is not None]
 
 
 WHOLE = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN

@@ -20,17 +20,28 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
-from ..products import is_eager, is_recorded
+from ..products import is_recorded
 from ..rnn import TYPES
 
 T = TypeVar("T")
 
-ALL, SOME = 1 << 14, 64
+ALL, SOME = 1 << 10, 16
 """The most elements of a tensor that are all compared; and about how many of a larger one are, at equal distances."""
+
+STEPS = [0]
+"""The number of steps of optimizers. Those of fused ones raise no version of a tensor."""
+
+
+def _stepped(*_: Any) -> None:
+    STEPS[0] += 1
+
+
+register_optimizer_step_post_hook(_stepped)
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of so many bytes: NumPy reads bits of types that it does not have."""
@@ -52,13 +63,13 @@ def by_columns(matrix: torch.Tensor) -> torch.Tensor:
 class Kept(Generic[T]):
     """A result, and the state of the tensors that it was made of.
 
-    Fused optimizers and writes to `.data` raise no version. On the CPU, therefore, values are compared as well: of
-    large tensors some. Elsewhere this would wait for the device: nothing is kept there in training mode. Copies have
-    kept nothing yet.
+    Writes to `.data` raise no version. On the CPU, therefore, values are compared as well: of large tensors some.
+    Elsewhere this would wait for the device: nothing is kept there in training mode. Copies have kept nothing yet.
     """
 
     def __init__(self) -> None:
         self._found: tuple[Any, list[Any], list[bytes], T, Any] | None = None
+        self._seen: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, ()
@@ -89,6 +100,14 @@ class Kept(Generic[T]):
         self._found = key, views, values, made, _version(made)
         return made
 
+    def read_again(self, tensors: Sequence[torch.Tensor], is_training: bool, make: Callable[[], T]) -> T:
+        """The same, kept from the second read on: what is read once takes no memory."""
+        if self._found is None:
+            seen, self._seen = self._seen, [id(each) for each in tensors]
+            if seen != self._seen:
+                return make()
+        return self.read(tensors, is_training, make)
+
 
 def state_of(tensors: Sequence[torch.Tensor]) -> Any:
     """A key of some tensors and their versions; None if they have none, as those made in inference mode."""
@@ -96,13 +115,26 @@ def state_of(tensors: Sequence[torch.Tensor]) -> Any:
         versions = [(id(each), each._version, each.data_ptr()) for each in tensors]
     except RuntimeError:  # inference tensors count no versions
         return None
-    return torch.is_inference_mode_enabled(), versions
+    return torch.is_inference_mode_enabled(), STEPS[0], versions
 
 
 def _version(made: Any) -> int | None:
     """How often a tensor was written to, where this is counted."""
     is_counted = isinstance(made, torch.Tensor) and not made.is_inference()
     return made._version if is_counted else None
+
+
+def tensors_in(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers of a module."""
+    parts, found = [module], list[torch.Tensor | None]()
+    for each in parts:  # grows
+        held = each.__dict__
+        found += held["_parameters"].values()
+        found += held["_buffers"].values()
+        if "_former_parameters" in held:  # of replicas
+            found += held["_former_parameters"].values()
+        parts += held["_modules"].values()
+    return [each for each in found if each is not None]
 
 
 def is_on_cpu(tensors: Sequence[torch.Tensor]) -> bool:
@@ -118,8 +150,8 @@ def _elements(tensor: torch.Tensor) -> Any:
     return some.view(WORDS[tensor.element_size()]).numpy()
 
 
-LEAST, WORK = 3 << 15, 3 << 20
-"""The least elements of a weight, and of these times rows + 4: smaller products are faster in floats (measured)."""
+LEAST, WORK = 1 << 14, 1 << 20
+"""The least elements of a weight, and of these times rows + 4, for which integers are tried."""
 
 ENGINES = "x86", "fbgemm"
 """The engines of torch that are faster than floats."""
@@ -142,14 +174,13 @@ class Integers:
     def __init__(self, count: int, columns: int) -> None:
         self.count, self.columns, self._kept = count, columns, Kept[list[Any]]()
 
-    def _pays(self, rows: int, positions: int = 1) -> bool:
+    def may_pay(self, rows: int, positions: int = 1) -> bool:
+        """Whether products by so many rows may be faster in integers."""
         return self.count >= LEAST and self.count * positions * (rows + 4) >= WORK
 
     def linear(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
-        """x·Wᵀ + bias, of low rank by two products; None where floats are needed, or are expected to be faster."""
-        is_large = self._pays(x.numel() // self.columns) and x.ndim > 1 and x.shape[-1] == self.columns
-        is_bare = is_large and not torch.is_grad_enabled() and is_eager(x)
-        tensors = _tensors([layer]) if is_bare and _are_floats(x) else []
+        """x·Wᵀ + bias of a call without gradients, of low rank by two products; None where floats are needed."""
+        tensors = _tensors([layer]) if x.shape[-1] == self.columns and _are_floats(x) else []
         packs = self._kept.read(tensors, False, functools.partial(_chain, layer)) if tensors else []
         for each in packs:
             x = torch.ops.quantized.linear_dynamic(x, each, True)
@@ -159,7 +190,7 @@ class Integers:
         """The packed weights of a GRU or an LSTM in a call without gradients, for `recurrence`; none in these cases."""
         base, layers = module.base, [*module._modules.values()]
         rows, positions = x.shape[:2] if base.batch_first else x.shape[1::-1]
-        if not self._pays(rows, positions) or not all("_integers" in each.__dict__ for each in layers):
+        if not self.may_pay(rows, positions) or not all("_integers" in each.__dict__ for each in layers):
             return []
         is_hooked = base._forward_hooks or base._forward_pre_hooks
         given = () if states is None else (states,) if isinstance(states, torch.Tensor) else states
