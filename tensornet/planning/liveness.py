@@ -157,6 +157,9 @@ def is_view(step: Step) -> bool:
 
 # ---------------------------------------------------------------------------- together
 
+FEW_BYTES = 2**15
+"""The most bytes that wait to be freed: those of a cache of the first level."""
+
 
 @dataclass(frozen=True)
 class Liveness:
@@ -185,9 +188,8 @@ class Liveness:
         return max(self.used)
 
     def with_fewer_frees(self) -> tuple[AnyStep, ...]:
-        """The steps with only those frees that are needed: dropping one of them would raise the peak memory.
-
-        All other tensors are freed at the end.
+        """The steps with fewer frees: of few bytes, tensors are freed with later ones, where that does not raise the
+        peak memory, and at the end. Others are freed at once: the next result is written where they were, in the cache.
         """
         (_, *rest) = self._in_use
         most = max((used for used, _ in rest), default=0)
@@ -197,7 +199,7 @@ class Liveness:
         frees = [tuple(name for name in step.frees if name in looks) for step in self.steps]
         waiting, held, last = list[str](), 0, 0
         for number, (used, freed) in enumerate(rest):
-            if waiting and used + held > most:
+            if waiting and (held > FEW_BYTES or used + held > most):
                 frees[last], waiting, held = tuple(sorted((*frees[last], *waiting))), [], 0
             later = [name for name in self.steps[number].frees if name not in looks]
             if later:
