@@ -36,6 +36,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.usefixtures("registering")
 @pytest.mark.parametrize("page", sampled(PAGES, PAGES.keys() - {"compression.md"}))
 def test_python_blocks_print_what_a_page_prints(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
