@@ -547,7 +547,7 @@ def proposals(search: Search) -> Iterable[Tree]:
     problem, count = search.problem, len(search.problem.layouts)
     found: list[Tree | None] = [_swept(search), *([_invariant_first(problem)] if search.invariant else [])]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
-        found += [_tree(problem, greedy), _tree(problem, opt_einsum.paths.get_path_fn("auto"))]
+        found.append(_tree(problem, opt_einsum.paths.get_path_fn("auto")))
     if count > RANDOM:
         trees = dict.fromkeys(_tree(problem, _perturbed(number)) for number in range(TRIALS))
         found.append(min(trees, key=lambda tree: search.total(tree, search.estimate)))

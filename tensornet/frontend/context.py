@@ -297,8 +297,9 @@ class Text:
 
     def open_names(self) -> set[str]:
         """The names without a value: those in sizes of tensors, and those of axes in windows."""
-        dims = self.unifier.dims(tuple(self.dims_known()))
-        return (size_names_of(dims) | self.windowed) - set(self.unifier.bound)
+        sizes = {axis.size for dim in self.dims_known() for axis in dim}
+        found = {name for size in sizes for name in size_names(self.unifier.resolve(size))}
+        return (found | self.windowed) - set(self.unifier.bound)
 
 
 def _in_order(declarations: Sequence[Declaration], inputs: Sequence[Declaration]) -> list[Declaration]:

@@ -46,7 +46,7 @@ class Unifier:
 
     def resolve(self, size: Any) -> Any:
         """The size with all solutions substituted."""
-        if not self.solution:
+        if not self.solution or isinstance(size, int):
             return size
         for _ in range(len(self.solution) + 1):
             if not any(name in self.solution for name in size_names(size)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -67,11 +68,11 @@ class Pattern:
 
     @functools.cached_property
     def outermost(self) -> frozenset[str]:
-        """The functions to which no other function is applied."""
+        """The functions to which no other function is applied; a power may also be a product of equal factors."""
         form = self.expression
         parts = form.factors if isinstance(form, Contraction) else (form,)
         called = {each.function for each in parts if isinstance(each, Call)}
-        return self.functions.intersection(called)
+        return frozenset(called & (self.functions | {"power"}))
 
     @functools.cached_property
     def keeps_numbers(self) -> bool:
@@ -134,6 +135,12 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
     is_complex = all(FUNCTIONS[each.function].complex == "taken" for each in calls_in(right))
     return Pattern(form, _functions(form), read, holders, left, axes, partial, placed, is_complex)
+
+
+def named_in(meaning: KernelEquation) -> frozenset[str]:
+    """The functions without expansion that the text of an equation names: programs that it fits call them too."""
+    names = FUNCTIONS.keys() & re.findall(r"\w+(?=[\[(])", meaning.text)
+    return frozenset(name for name in names if not FUNCTIONS[name].expansion)
 
 
 def _functions(form: Expression) -> frozenset[str]:

@@ -88,6 +88,10 @@ def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:
     return Stored(name, tuple(map(entry_of, logical)), logical, dims, element)
 
 
+class TooLongError(Exception):
+    """The steps so far take longer than the limit."""
+
+
 @dataclass
 class LoweringContext(ABC):
     """The state that the functions of lowering share.
@@ -98,7 +102,7 @@ class LoweringContext(ABC):
         target: the target that they are lowered for.
         choose: orders an n-ary contraction.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
-        limit: the seconds beyond which products are computed as they are written.
+        limit: the seconds beyond which nothing more is lowered.
         steps: the steps so far.
         named: the names of all leaves, and of all tensors that lines and calls define.
         stored: where each of these tensors is stored.

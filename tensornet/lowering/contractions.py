@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..contraction.order_search import as_written, fastest_with_vjp
+from ..contraction.order_search import fastest_with_vjp
 from ..contraction.pairs import Groups, Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
@@ -33,7 +33,7 @@ from ..ops.record import Left, Value, common, layout_of, left_of, names_in, size
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep, Step
 from ..sizes import symbol
-from .context import LoweringContext
+from .context import LoweringContext, TooLongError
 from .pointwise import Operand, combine, operand
 
 if TYPE_CHECKING:
@@ -135,8 +135,9 @@ def _contract(
     )
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
-    is_too_long = context.limit < math.inf and context.seconds > context.limit
-    order = (as_written if is_too_long else context.choose)(problem)
+    if context.limit < math.inf and context.seconds > context.limit:
+        raise TooLongError
+    order = context.choose(problem)
     joint = _with_vjp(context, problem, order, values, changing) if several else None
     return _pairs(context, problem, order, values) if joint is None else joint
 

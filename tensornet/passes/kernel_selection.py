@@ -12,6 +12,7 @@ import functools
 import itertools
 import math
 import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -43,7 +44,7 @@ from ..language.expression import (
     transform,
     without,
 )
-from ..language.patterns import Pattern, groups_of, pattern_of, sized
+from ..language.patterns import Pattern, groups_of, named_in, pattern_of, sized
 from ..ops.pointwise import WHERE
 from ..ops.record import Element, KernelEquation, left_of
 from ..ops.structure import INDEX
@@ -74,7 +75,7 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
         (kernel, each)
         for kernel in context.kernels
         for each in kernel.recognised
-        if program.features.issuperset(each.needs)
+        if program.features.issuperset(each.needs) and named_in(each) <= there
     )
     patterns = [(*each, pattern) for each in every if (pattern := pattern_of(each[1])).functions <= there]
     if not patterns:
@@ -83,13 +84,14 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
-        called, first = _called(head), _called(head, _is_made)
+        called, first = _below(head), _below(head, _is_made)
+        powers = {"power"} if max(first.values()) > 1 else frozenset[str]()
         possible = [
             each
             for each in patterns  # the kernel's own call does not count as its functions
             if _may_be(each[-1], head)
-            and each[-1].functions <= functions(called - {each[0].name})
-            and each[-1].outermost <= functions(first - {each[0].name})
+            and each[-1].functions <= functions(_names(called) - {each[0].name})
+            and each[-1].outermost <= functions(_names(first) - {each[0].name}) | powers
         ]
         if possible:
             search = _Search(present, head, context.values)
@@ -131,14 +133,19 @@ def _is_made(each: Node) -> bool:
     return each.op in ("contract", "copy", "power") or bool(each.function.expansion)
 
 
-def _called(head: Node, through: Callable[[Node], bool] = lambda each: True) -> frozenset[str]:
-    """The functions of a node and of the nodes that it depends on through some nodes, as far as patterns reach."""
-    found, last = {head}, {head}
+def _below(head: Node, through: Callable[[Node], bool] = lambda each: True) -> Counter[Node]:
+    """How often a node, and each that it depends on through some nodes, is read there, as far as patterns reach."""
+    found, last = Counter([head]), {head}
     for _ in range(NEAR):
-        below = (each for node in last if through(node) for each in node.children if not each.is_scalar)
-        last = {each for each in below if each.op == INDEX.name or _is_open(each)} - found
-        found |= last
-    return frozenset(each.op for each in found).intersection(FUNCTIONS)
+        read = [each for node in last if through(node) for each in node.children if not each.is_scalar]
+        last = {each for each in read if each.op == INDEX.name or _is_open(each)}.difference(found)
+        found.update(read)
+    return found
+
+
+def _names(nodes: Iterable[Node]) -> frozenset[str]:
+    """The functions of some nodes."""
+    return frozenset(each.op for each in nodes).intersection(FUNCTIONS)
 
 
 def _outermost_first(program: Program) -> Iterator[Node]:
@@ -475,8 +482,16 @@ class _Search:
         outermost: bool,
     ) -> Iterator[_Found]:
         """Matches a product whose factors are distributed: some to each tensor, the others to functions or outside."""
+        places = defaultdict[str, set[int]](set)
+        for n, group in enumerate(held):
+            for axis in itertools.chain(*map(free_axes, group)):
+                places[axis].add(n)
+        if len(tensors) > 1 and not self._agree(tensors, places, found):
+            return
         own = [
-            frozenset() if _sums_alone(pattern, each) else self._alone(part.summed, held, n)
+            frozenset[str]()
+            if _sums_alone(pattern, each)
+            else frozenset(axis for axis in part.summed if places[axis] == {n})
             for n, each in enumerate(tensors)
         ]
         remaining = frozenset(part.summed) - frozenset().union(*own)
@@ -507,13 +522,22 @@ class _Search:
                 part, found = Contraction(*flattened(whole), part.place), seen
         return part, found
 
-    def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
-        """The summed axes that only the factors in one place have."""
-        others = {
-            axis for n, group in enumerate(held) if n != at for each in group for axis in free_axes(each)
-        }
-        own = {axis for each in held[at] for axis in free_axes(each)}
-        return frozenset(axis for axis in summed if axis in own - others)
+    def _agree(self, tensors: Sequence[Ref], places: Mapping[str, set[int]], found: _Found) -> bool:
+        """Whether an axis of the pattern is in the same tensors as each axis of the program, and in the same runs."""
+        holders, whole = self.pattern.holders, {each.name for each in tensors}
+        runs = [run for run in found.runs if found.bounded.isdisjoint(run[1])]
+        told = {name: axes for names, axes in runs for name in names}
+        every = frozenset().union(*told.values())
+        for axis, numbers in places.items():
+            held = {tensors[n].name for n in numbers if n < len(tensors)}.difference(self.pattern.partial)
+            fits = (
+                whole.intersection(names) == held
+                and (axis in told[each] if each in told else axis not in every)
+                for each, names in holders.items()
+            )
+            if held and axis not in found.bounded and not any(fits):
+                return False
+        return True
 
     # ---- names that are looked through
 

@@ -49,11 +49,13 @@ class Pass(NamedTuple):
         name: the field's word for it.
         rewrite: the pass itself.
         needs: what a program must have for it to find work, at least one of `Program.features`; nothing if empty.
+        after: the passes of which one must have changed the program before it; none if empty.
     """
 
     name: str
     rewrite: Callable[[Program, PassContext], Program]
     needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def run(self, program: Program, context: PassContext) -> Program:
         """The program after the pass, which is not entered if there is nothing to do."""
@@ -85,17 +87,10 @@ def _where_it_pays(
 
 
 def _kernels(program: Program, context: PassContext) -> Program:
-    """Selects kernels. The cost is that of a part after simplification and algebra, which follow.
-
-    Kernels are selected again if the products have changed.
-    """
+    """Selects kernels. The cost is that of a part after simplification and algebra, which follow."""
 
     def settled_cost(part: Program, limit: float = math.inf) -> float:
-        simple = _through(SIMPLIFICATION, part, context)
-        settled = _through(ALGEBRA, simple, context)
-        if settled is not simple:
-            settled = select_kernels(settled, context.cost, context)
-        return context.cost(settled, limit)
+        return context.cost(_through(SETTLED, part, context), limit)
 
     return select_kernels(program, settled_cost, context)
 
@@ -109,11 +104,21 @@ SIMPLIFICATION = (
 ALGEBRA = (
     _where_it_pays("distribution", multiplied_out, "add"),
     Pass("known totals", lambda program, _: program.rewritten(without_totals), ("add",)),
-    *SIMPLIFICATION,
 )
+"""After these, more can be simplified, and kernels may cover other regions."""
 
 KERNELS = Pass("kernel selection", _kernels)
 """Before algebra, which takes some regions apart, and after it where it changed something."""
+
+ALTERED = tuple(each.name for each in ALGEBRA)
+
+SETTLED = (
+    *SIMPLIFICATION,
+    *ALGEBRA,
+    *SIMPLIFICATION,
+    Pass(KERNELS.name, lambda program, c: select_kernels(program, c.cost, c), after=ALTERED),
+)
+"""The passes of a part before it is priced."""
 
 PIPELINE = (
     Pass("idiom recognition", lambda program, c: recognised(program) if c.real else program, IDIOMS),
@@ -132,7 +137,8 @@ PIPELINE = (
     KERNELS,
     *SIMPLIFICATION,
     *ALGEBRA,
-    KERNELS,
+    *SIMPLIFICATION,
+    KERNELS._replace(after=ALTERED),
 )
 """All passes, in order."""
 
@@ -154,10 +160,14 @@ def _through(
     note: Callable[[str, Program, Program], Program] = lambda name, before, after: after,
 ) -> Program:
     """The program after some passes. None sees its own result again if nothing has changed that since."""
-    made = dict[Pass, Program]()
+    made, changed = dict[Pass, Program](), set[str]()
     for each in passes:
-        if made.get(each) is not program:
-            made[each] = program = note(each.name, program, each.run(program, context))
+        if made.get(each) is program or (each.after and changed.isdisjoint(each.after)):
+            continue
+        before, program = program, each.run(program, context)
+        made[each] = program = note(each.name, before, program)
+        if program is not before:
+            changed.add(each.name)
     return program
 
 
