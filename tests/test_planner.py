@@ -504,3 +504,11 @@ def test_twice_as_many_lines_take_twice_the_work(line: str, known: bool) -> None
 
     work(100)  # imports, and what is kept between plans
     assert work(400) < 2.3 * work(200)
+
+
+def test_a_tensor_is_copied_once_for_all_who_read_it_in_one_order() -> None:
+    lines = [f"y{n}[b,m,e] = softmax[m](u[b,m,c] * W{n}[e,c])" for n in range(3)]
+    text = "\n".join(["u[b,(h,w),c] = exp(x[b,c,h,w])", *lines])
+    graph = tn.layer(text, inputs="x[b,c,h,w]", outputs=["y0", "y1", "y2"], e=32)
+    steps = tn.plan(graph, backend="torch", b=4, c=32, h=16, w=16).steps
+    assert sum("u" in step.reads for step in steps) == 1

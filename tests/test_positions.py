@@ -150,3 +150,23 @@ def test_a_table_by_distance_is_multiplied_before_it_is_read(backend: str) -> No
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5)
     plan = tn.plan(graph, backend=backend, b=b, h=h, d=d)
     assert plan.peak_memory < n * n * h * d * 4  # no matrix of all pairs and features
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize(("row", "called"), [(16, "take("), (2, "gather(")])
+def test_rows_are_gathered_whole(row: int, called: str, backend: str) -> None:
+    graph = tn.layer("y[b,t,d] = E[t,k[b,t],d]", inputs="k E[t,v,d]", d=row)
+    draw = np.random.default_rng(0)
+    table, k = draw.normal(size=(3, 7, row)), draw.integers(0, 7, (5, 3))
+    given = tn.to_backend({"k": k, "E": table}, backend)
+    found = np.asarray(tn.compile(graph, backend=backend)({}, given["k"], given["E"]))
+    np.testing.assert_allclose(found, table[np.arange(3), k], rtol=1e-6)
+    assert called in tn.plan(graph, backend="torch", b=5, t=3, v=7).code
+    gradient = tn.gradient(
+        tn.layer("y[b,t,d] = E[t,k[b,t],d]\nl = y * y", inputs="k E[t,v,d]"), of="l", wrt="E"
+    )
+    expected = np.zeros_like(table)
+    np.add.at(expected, (np.arange(3), k), 2 * table[np.arange(3), k])
+    np.testing.assert_allclose(
+        np.asarray(tn.compile(gradient, backend=backend)({}, given["k"], given["E"])), expected, rtol=1e-5
+    )

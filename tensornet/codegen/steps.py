@@ -244,10 +244,13 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
     if not picked:
         return context.in_order(text, tuple(map(str, entries)), left)
-    if (along := _gathered_along(context, text, dimensions, left)) is not None:
-        return along
     first, count = picked[0], len(picked)
-    if picked[-1] - first >= count:  # not adjacent
+    adjacent = picked[-1] - first < count
+    row = product(size for _, size in dimensions[picked[-1] + 1 :])
+    by_rows = adjacent and (not isinstance(row, int) or row >= ROW)
+    if not by_rows and (along := _gathered_along(context, text, dimensions, left)) is not None:
+        return along
+    if not adjacent:
         order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
         text, dimensions, first = context.permute(text, order), [dimensions[n] for n in order], 0
     before, chosen, after = dimensions[:first], dimensions[first : first + count], dimensions[first + count :]
@@ -263,6 +266,10 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
         text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
     lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))
     return context.in_order(text, lying, left)
+
+
+ROW = 8
+"""The least elements that are gathered as a row at once, not one by one."""
 
 
 def _diagonals(context: CodegenContext, text: str, dimensions: list[Read]) -> tuple[str, list[Read]]:

@@ -44,6 +44,7 @@ from ..language.expression import (
     numbered,
     references,
     rename,
+    renamed_index,
     transform,
 )
 from ..ops.record import Entry, Left, Value, common, entry_of, extent, names_in, sizes_of
@@ -110,7 +111,7 @@ class LoweringContext(ABC):
         changing: the tensors that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
-        picked: the steps that pick elements of a tensor, by their elements and sizes, for all who pick the same.
+        copies: the results of steps that only read elements of a tensor, by what they read, for all who read the same.
         renamed: the names of steps that compute the tensor of a line, before they got its name.
         sizes: the sizes of the axes in the current line.
         written: the order in which the current line declares its axes.
@@ -124,7 +125,7 @@ class LoweringContext(ABC):
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     limit: float = math.inf
     steps: list[AnyStep] = field(default_factory=list)
-    picked: dict[Hashable, str] = field(default_factory=dict)
+    copies: dict[Hashable, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     written: Layout = ()
@@ -293,7 +294,27 @@ class LoweringContext(ABC):
             return value
         order = axes_of_index(left)
         seconds = self.profile.view if order == value.layout else self.transpose_seconds(value, order)
-        return self.emit(left, value.ref, [value], value.element, seconds=seconds)
+        return self.read_once(left, value.ref, [value], value.element, value.sizes, seconds)
+
+    def read_once(
+        self,
+        left: Left,
+        right: Ref,
+        operands: Sequence[Value],
+        element: Element,
+        sizes: Mapping[str, Any],
+        seconds: float | None,
+    ) -> Value:
+        """Elements of a tensor, by a step of their own unless an earlier one reads the same elements in that order."""
+        axes = axes_of_index(left)
+        names = {axis: str(n) for n, axis in enumerate(axes)}
+        alike = rename(right, names), renamed_index(left, names), *(self.open(sizes[axis]) for axis in axes)
+        if alike not in self.copies:
+            self.copies[alike] = self.emit(
+                left, right, operands, element, sizes=sizes, seconds=seconds
+            ).ref.name
+        name = self.copies[alike]
+        return Value(Ref(self.renamed.get(name, name), left), {axis: sizes[axis] for axis in axes}, element)
 
     def transpose_seconds(self, value: Value, order: Layout) -> float:
         """Seconds to copy a value into another layout."""
@@ -515,15 +536,7 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
         return Value(picked, sizes, stored.element)
     operands.append(Value(Ref(variable, axes), sizes, stored.element))
     seconds = context.profile.view if is_cut(picked) else None
-    alike = (
-        rename(picked, {axis: str(n) for n, axis in enumerate(axes)}),
-        *(context.open(sizes[axis]) for axis in axes),
-    )
-    if alike not in context.picked:
-        made = context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
-        context.picked[alike] = made.ref.name
-    name = context.picked[alike]
-    return Value(Ref(context.renamed.get(name, name), axes), sizes, stored.element)
+    return context.read_once(axes, picked, operands, stored.element, sizes, seconds)
 
 
 def _arranged(
