@@ -36,7 +36,9 @@ templates: Mapping[str, str] = {
     "mean": "mean({0}, {axes})",
     "logsumexp": "logsumexp({0}, {axes})",
     **{name: f"torch.{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax", "prod")},
-    **{name: f"torch.{name}({{0}}, dim={{axis}})" for name in ("argmax", "argmin")},
+    **{
+        f"arg{name}": f"torch.{name}({{0}}, dim={{axis}})[1]" for name in ("max", "min")
+    },  # faster than argmax
     **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.permute({axes})",
@@ -80,7 +82,7 @@ templates: Mapping[str, str] = {
     "minimum": "binary(torch.minimum, {0}, {1})",
     "where": "where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
-    "hardmax": "(torch.argmax({0}, dim={axis}, keepdim=True) == {positions}).to({dtype})",
+    "hardmax": "(torch.max({0}, dim={axis}, keepdim=True)[1] == {positions}).to({dtype})",
     "var": "variance({0}, {axes})",
     "std": "deviation({0}, {axes})",
     "norm": "norm({0}, {axes})",
