@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 import tensornet as tn
+from tensornet.backends.torch import kernels
+from tensornet.backends.torch.kernels import room
 
 LAYER = "y[b,o] = x[b,i] * W[o,i] + u[o]"
 PRODUCT = "y[b,n,o] = x[b,n,i] * z[b,o,i]"
@@ -76,6 +81,58 @@ def test_a_result_is_a_tensor_of_its_own() -> None:
     kept = first.clone()
     forward(params, 2 * x)
     assert torch.equal(first, kept)
+
+
+def test_memory_of_a_result_is_used_again_when_nothing_holds_it() -> None:
+    graph, params, x = given()
+    forward = tn.compile(graph, backend="torch")
+    first = forward(params, x)
+    place, expected = first.data_ptr(), first.clone()
+    part, array = first[:2], first[2:4].numpy()
+    del first
+    second = forward(params, 2 * x)
+    assert second.data_ptr() != place
+    assert torch.equal(part, expected[:2])
+    assert (array == expected[2:4].numpy()).all()
+    del part, array
+    third = forward(params, x)
+    assert third.data_ptr() == place
+    assert torch.equal(third, expected)
+    assert third.data_ptr() % 64 == 0
+
+
+def test_zeros_in_memory_that_was_written_to_are_zeros() -> None:
+    table = torch.randn(17_000, 1_000, requires_grad=True)
+    forward, at = (
+        tn.compile(tn.layer("y[n,c] = E[t[n],c]", inputs="t"), backend="torch"),
+        torch.tensor([3, 5]),
+    )
+    places = set()
+    for rows in (at, at + 7):
+        forward({"E": table}, rows).sum().backward()
+        assert table.grad is not None
+        assert table.grad.sum() == 2_000
+        table.grad.fill_(math.nan)
+        places.add(table.grad.data_ptr())
+        table.grad = None
+    assert len(places) == 1
+
+
+def test_little_freed_memory_is_kept() -> None:
+    like = torch.zeros(1)
+    for more in range(40):
+        room((9 * 2**20 + more,), like)
+    kept = sum(size * len(each) for size, each in kernels._FREED.items())
+    assert 0 < kept <= kernels.KEPT
+
+
+def test_several_threads_get_memory_of_their_own() -> None:
+    def filled(number: int) -> bool:
+        made = room((9 * 2**20,), torch.zeros(1)).fill_(number)
+        return bool((made == number).all())
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(filled, range(24)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import array_api_compat.torch as xp
-import numpy
 import torch
 from torch.nn import functional
 
@@ -18,6 +17,7 @@ from .. import loops
 from .. import positions as shared
 from ..array_functions import Functions, namespace_of
 from ..windows import reach
+from .kernels import room
 from .products import changing, is_differentiated, is_eager, is_recorded, is_traced, is_unseen, with_vjp
 
 
@@ -183,12 +183,10 @@ class _Take(torch.autograd.Function):
 
 
 def zeros(like: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros like a tensor. Many on a CPU are new memory, which the system clears at the first touch: NumPy asks for
-    pages of 2 MiB, and does not fill them."""
-    if not _is_mapped(like, shape) or not is_eager(like):
-        return like.new_zeros(shape)
-    found = torch.from_numpy(numpy.zeros(math.prod(shape) * like.itemsize, numpy.uint8))
-    return found.view(like.dtype).reshape(shape)
+    """Zeros like a tensor. Many on a CPU are in memory that was freed, or is new: then the system has cleared it."""
+    return (
+        room(shape, like, zero=True) if _is_mapped(like, shape) and is_eager(like) else like.new_zeros(shape)
+    )
 
 
 def _is_mapped(like: Any, shape: tuple[int, ...]) -> bool:
