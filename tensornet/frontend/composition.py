@@ -155,7 +155,7 @@ class Trace:
     def graph(self, outputs: tuple[str, ...]) -> Graph:
         """The finished graph, without calls whose results are not used."""
         whole = eliminate_dead_code(gathered(self.text, outputs))
-        declared = {leaf.name for call in whole.calls for leaf in call.leaves()}
+        declared = {name for call in whole.calls for name in call.held}
         ordered = called_last((leaf for leaf in whole.leaves if leaf.name not in declared), whole.calls)
         known = {leaf.name: leaf for leaf in whole.leaves}
         return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))

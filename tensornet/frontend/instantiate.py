@@ -99,11 +99,13 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         """The dimensions in sizes of the caller; no axis of another size has the name of one in brackets."""
         sized = written_out(resized(dims, lambda size: put_in(size, sizes)), lead)
         return tuple(
-            tuple(a if a.size == symbol(a.name) else replace(a, name=other.get(a.name, a.name)) for a in dim)
+            tuple(
+                replace(a, name=other[a.name]) if a.name in other and a.size != symbol(a.name) else a
+                for a in dim
+            )
             for dim in sized
         )
 
-    leaves = tuple(replace(leaf, dims=moved(leaf.dims)) for leaf in graph.leaves)
     own = {axes.get(name, name) for name in graph.by_name}.difference(
         axes.get(name, name) for own in windows.values() for name in own
     )
@@ -112,7 +114,10 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     names = _tensors_giving_way(graph, body)
     return replace(
         graph,
-        leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
+        leaves=tuple(
+            replace(leaf, name=names.get(leaf.name, leaf.name), dims=moved(leaf.dims))
+            for leaf in graph.leaves
+        ),
         body=tuple(of_tensors_named(item, names) for item in body) if names else body,
         outputs=tuple(names.get(name, name) for name in graph.outputs),
         sizes=tuple((dict(values) | known).items()),

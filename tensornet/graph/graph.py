@@ -349,7 +349,7 @@ class Graph:
                 return self.leaves
             known.update(item.defines)
             if isinstance(item, Apply):
-                known.update(leaf.name for leaf in item.leaves())
+                known.update(item.held)
         return own if called_last(own, self.calls) == self.leaves else self.leaves
 
     def names_of_blocks(self) -> dict[Graph, str]:
@@ -588,6 +588,11 @@ class Apply:
         for leaf in self.graph.leaves:
             if leaf.kind != "input":
                 yield replace(leaf, name=self.scoped(leaf.name))
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The names of these in the caller."""
+        return tuple(self.scoped(leaf.name) for leaf in self.graph.leaves if leaf.kind != "input")
 
     @property
     def reads(self) -> tuple[str, ...]:

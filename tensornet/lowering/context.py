@@ -140,7 +140,7 @@ class LoweringContext(ABC):
         self.changing = set(self.target.changing)
         self.named = lines.dims.keys()
         self.taken = {*self.named}
-        self.read_by_name = {leaf.name for call in lines.calls for leaf in call.leaves()}
+        self.read_by_name = {name for call in lines.calls for name in call.held}
         self.numbered = (f"t{number}" for number in itertools.count(1))
         self.readers = lines.readers
         self.stored = {

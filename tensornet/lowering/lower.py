@@ -164,7 +164,7 @@ def _asked_for(lines: Lines) -> Iterator[str]:
     yield from lines.names.outputs
     for call in lines.calls:
         yield from call.operands
-        yield from (leaf.name for leaf in call.leaves())
+        yield from call.held
     for line in lines.own:
         sums = (part for part in line.equation.parts if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))

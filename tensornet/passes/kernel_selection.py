@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import operator
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -84,14 +84,15 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
-        called, first = _below(head), _below(head, _is_made)
-        powers = {"power"} if max(first.values()) > 1 else frozenset[str]()
+        called, _ = _called(head)
+        first, twice = _called(head, _is_made)
+        powers = {"power"} if twice else frozenset[str]()
         possible = [
             each
             for each in patterns  # the kernel's own call does not count as its functions
             if _may_be(each[-1], head)
-            and each[-1].functions <= functions(_names(called) - {each[0].name})
-            and each[-1].outermost <= functions(_names(first) - {each[0].name}) | powers
+            and each[-1].functions <= functions(called - {each[0].name})
+            and each[-1].outermost <= functions(first - {each[0].name}) | powers
         ]
         if possible:
             search = _Search(present, head, context.values)
@@ -133,19 +134,17 @@ def _is_made(each: Node) -> bool:
     return each.op in ("contract", "copy", "power") or bool(each.function.expansion)
 
 
-def _below(head: Node, through: Callable[[Node], bool] = lambda each: True) -> Counter[Node]:
-    """How often a node, and each that it depends on through some nodes, is read there, as far as patterns reach."""
-    found, last = Counter([head]), {head}
+def _called(head: Node, through: Callable[[Node], bool] = lambda each: True) -> tuple[frozenset[str], bool]:
+    """The functions of a node and of the nodes that it depends on through some nodes, as far as patterns reach; and
+    whether any of them is read twice there."""
+    found, last, twice = {head}, {head}, False
     for _ in range(NEAR):
         read = [each for node in last if through(node) for each in node.children if not each.is_scalar]
-        last = {each for each in read if each.op == INDEX.name or _is_open(each)}.difference(found)
-        found.update(read)
-    return found
-
-
-def _names(nodes: Iterable[Node]) -> frozenset[str]:
-    """The functions of some nodes."""
-    return frozenset(each.op for each in nodes).intersection(FUNCTIONS)
+        last = {*read} - found
+        twice = twice or len(last) < len(read)
+        found |= last
+        last = {each for each in last if each.op == INDEX.name or _is_open(each)}
+    return frozenset(each.op for each in found).intersection(FUNCTIONS), twice
 
 
 def _outermost_first(program: Program) -> Iterator[Node]:

@@ -553,5 +553,7 @@ def bare(graph: Graph) -> Graph:
 
 
 def _bare(leaf: Leaf) -> Leaf:
+    if leaf.start is leaf.value is None:
+        return leaf
     holds = of_leaf(leaf) if leaf.value is not None else leaf.holds
     return replace(leaf, start=None, value=None, holds=holds)
