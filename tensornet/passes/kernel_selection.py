@@ -71,13 +71,13 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     """
     functions = functools.cache(canonical_functions)
     there = functions(program.features.intersection(FUNCTIONS))
-    every = (
-        (kernel, each)
+    patterns = [
+        (kernel, each, pattern)
         for kernel in context.kernels
         for each in kernel.recognised
         if program.features.issuperset(each.needs) and named_in(each) <= there
-    )
-    patterns = [(*each, pattern) for each in every if (pattern := pattern_of(each[1])).functions <= there]
+        if (pattern := pattern_of(each)).functions <= there
+    ]
     if not patterns:
         return program
 
@@ -285,7 +285,9 @@ class _Search:
             summed = axes_of(tuple(at for axis, at in labels.items() if axis not in {*kept, *each.over}))
             counts = tuple(size_expression(self._known(each.sizes[axis])) for axis in each.over)
             return flat(contraction((*parts, *counts), tuple(summed), None))
-        options = tuple((name, (self._number(value),)) for name, value in each.options if name != "draw")
+        options = tuple(
+            (name, (scalar_expression(value, self._known),)) for name, value in each.options if name != "draw"
+        )
         return flat(Call(each.op, parts, tuple(dict.fromkeys(over)), options))
 
     def _known(self, size: Any) -> Any:
@@ -295,7 +297,7 @@ class _Search:
         """An operand as an expression: a number, positions, a function of others, or a named tensor."""
         node, reads = operand
         if node.is_scalar:
-            return self._number(node)
+            return scalar_expression(node, self._known)
         if node.op == "index" and reads[0].axis is not None:
             return Call(INDEX.name, (), (reads[0].axis,))
         ref = self._ref(operand)
@@ -317,10 +319,6 @@ class _Search:
         name = self.names.setdefault(numbered, f"${len(self.names)}")
         self.tensors[name] = numbered
         return Ref(name, axes)
-
-    def _number(self, node: Node) -> Expression:
-        """A number as an expression."""
-        return scalar_expression(node, self._known)
 
     def _read(self, ref: Ref) -> Operand:
         """The operand that a name stands for, under the axes of a reference."""
@@ -457,7 +455,7 @@ class _Search:
             if bound is None:
                 return
             found = bound
-        elif any(_speaks_of_sizes(each) for each in told):
+        elif any(isinstance(part, Size) for each in told for part in subexpressions(each)):
             found = found._replace(counts=(*found.counts, (_together(told), _together(scalars))))
         elif (told or not outermost) and value_of(_together(scalars)) != value_of(_together(told)):
             return
@@ -714,10 +712,6 @@ def _sums_alone(product: Contraction, factor: Expression) -> bool:
 def _over(number: Expression, others: list[Expression]) -> Expression:
     """A number divided by the product of some others."""
     return product_of([number, Call("reciprocal", (_together(others),))]) if others else number
-
-
-def _speaks_of_sizes(number: Expression) -> bool:
-    return any(isinstance(part, Size) for part in subexpressions(number))
 
 
 def _put_in(number: Expression, sizes: Mapping[str, Expression]) -> Expression:
