@@ -39,6 +39,7 @@ from tensornet.compression.compressed import Compressed, read_arrays
 from tensornet.compression.compressing import Trial, best
 from tensornet.compression.levels import Candidate, alone, bytes_of, levels, parameters_of
 from tensornet.errors import DtypeError, EquationError, ShapeError
+from tensornet.fitting import rounding
 from tensornet.fitting.approximating import approximate
 from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
@@ -596,7 +597,7 @@ def test_weights_count_by_what_the_output_minds() -> None:
     assert plain.loss is None
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize("weighed", [False, True])
 def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> None:
     draw = np.random.default_rng(bits)
@@ -606,7 +607,10 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
     )
     metric = Metric((1,), x.T @ x, 1e-6) if weighed else None
     candidate = Candidate("W", ((24,), (36,)), alone(((24,), (36,)), (1,)), weight, metric=metric)
-    for level in levels(candidate, (f"int{bits}", f"low_rank:int{bits}", f"int{bits}/12"), bytes_of)[1:]:
+    ranks = (
+        [f"low_rank:int{bits}"] if bits > 1 else []
+    )  # of signs, what is expected is up to a fifth too much
+    for level in levels(candidate, (f"int{bits}", *ranks, f"int{bits}/12"), bytes_of)[1:]:
         assert level.method is not None
         found = candidate.fitted(level.method, level.rank, None).factors
         scales, codes = [*found.values()][::2], [*found.values()][1::2]
@@ -732,6 +736,33 @@ def test_compensated_rounding_loses_less(method: str) -> None:
     )
     lost = [np.linalg.norm(x @ weight.T - value_of(each, "y", x)) for each in found]
     assert lost[0] < 0.7 * lost[1]
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_few_bits_have_wider_scales_where_errors_are_moved(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heavy-tailed rows of inputs that are much alike: what is moved to an element is larger than it."""
+    draw, lost = np.random.default_rng(0), list[float]()
+    weight, x = draw.standard_normal((32, 96)) ** 3, draw.standard_normal((800, 96)).cumsum(1)
+    for multiples in (rounding.MULTIPLES, {8: (1.0,)}):
+        monkeypatch.setattr(rounding, "MULTIPLES", multiples)
+        halves = Halves(weight, Metric((1,), x.T @ x, 1e-4))
+        ((scale, codes),) = halves.columns.rounded(halves.matrix, [(bits, None)], descends=True)
+        assert {*np.unique(np.abs(codes))} <= {*range(1, 2**bits, 2)}
+        lost.append(float(np.linalg.norm(x @ (weight - rounding.scaled(scale, codes)).T)))
+    assert lost[0] < 0.9 * lost[1]
+
+
+def test_signs_are_packed_and_read_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(nn.Linear(64, 48)), torch.randn(3, 64)
+    small = tn.compress(network, bytes=0.08, method="int1")
+    assert small.allocation.weights == {"0.weight": ("int1", "same")}
+    again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network)
+    assert torch.equal(again.model(x), small.model(x))
+    signs = small.model[0].weight.sign()
+    assert (signs == network[0].weight.sign()).float().mean() > 0.99
 
 
 @pytest.mark.parametrize("is_graph", [False, True])

@@ -93,7 +93,7 @@ def compress(
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
         parameters: the budget as parameters of the whole network: 0.2 is a fraction of them, 100_000 a number.
-        bytes: the budget as bytes: weights and factors are also rounded, to 2 to 8 bits. Scales count.
+        bytes: the budget as bytes: weights and factors are also rounded, to 1 to 8 bits. Scales count.
         flops: the budget as FLOPs of a call at `sizes`: a fraction or a number.
         seconds: the budget as a fraction of the expected time of a call at `sizes`.
         error: a bound instead of a budget: the largest root mean square of e over the weights. The network then has

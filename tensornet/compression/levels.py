@@ -58,7 +58,7 @@ MATRICES = ("low_rank", "kronecker", "btt", "tt")
 BYTES = "bytes"
 """The unit of a budget that rounding lowers."""
 
-ROUNDED = ("int8", "int6", "int4", "int4/64", "int3", "int3/64", "int2", "int2/64", MIXED)
+ROUNDED = ("int8", "int6", "int4", "int4/64", "int3", "int3/64", "int2", "int2/64", "int1", "int1/64", MIXED)
 """The forms that are tried under a budget of bytes."""
 
 LARGEST, SMALL = 64, 1024

@@ -8,6 +8,7 @@ multiplied by, is moved to the columns after it (B. Hassibi, D. Stork, 1993; E. 
 
 Then, with C in the place of U and all other columns k, each code becomes what loses least with all others as they are
 (K. Behdin et al., 2023, "QuantEase").
+Rows that take up the errors of others need wider scales, up to 2.6 times as wide for signs; some rows tell.
 Columns with large moments come first. Of a matrix of low rank, U·V, the rows of V are rounded so by C, the columns of U
 by the moments G of the gradients, and then all scales are set to the least squares. What is lost of each rank by
 itself adds up, so that one rounding at full rank tells the loss at each rank. Large ranks have more bits, so that
@@ -38,11 +39,24 @@ Kind: TypeAlias = tuple[int, int | None]
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
 
-PARTS = {8: [np.linspace(-0.15, 0.0, 4)], 4: [np.linspace(-0.6, 0.0, 7), np.linspace(-0.05, 0.05, 3)]}
+PARTS = {
+    8: [np.linspace(-0.15, 0.0, 4)],
+    4: [np.linspace(-0.6, 0.0, 7), np.linspace(-0.05, 0.05, 3)],
+    2: [np.linspace(-0.9, 0.0, 19)],
+}
 """The steps from 1 in which a scale is looked for, in units of the one that holds the largest element of a row.
 
 They are for codes of up to so many bits, from wide steps to narrow ones.
 """
+
+MULTIPLES = {8: (1.0,), 4: (1.0, 1.12, 1.25), 2: (1.0, 1.15, 1.35, 1.6), 1: (1.0, 1.3, 1.6, 2.0, 2.6)}
+"""The multiples of such a scale that are tried where errors are moved: rows then hold more than elements of their own.
+
+They are for codes of up to so many bits.
+"""
+
+TOLD = 64
+"""The most rows that tell which multiple loses least."""
 
 PRICES = 0.6 ** np.arange(60)
 """The prices of a byte at which bits of ranks are chosen, in units of what the first rank is worth."""
@@ -65,12 +79,17 @@ def largest_code(bits: Any) -> Any:
     return 2**bits - 1 - 128 * (bits == 8)
 
 
+def _of_bits(table: Mapping[int, Any], bits: int) -> Any:
+    """The entry of a table for the least number of bits that is not less."""
+    return table[min(each for each in table if bits <= each)]
+
+
 def nearest(rows: Any, bits: int, weights: Any) -> Rounded:
     """The scale of each row at which rounding loses least, where columns have weights, and the nearest codes.
 
     Few rows are rounded at a time, so that they stay in the cache, and scales are tried in float32.
     """
-    searches, weights = PARTS[min(each for each in PARTS if bits <= each)], np.float32(weights)
+    searches, weights = _of_bits(PARTS, bits), np.float32(weights)
     scale, codes, apart = np.empty(rows.shape[:-1]), np.empty(rows.shape, np.int8), 1 + (bits != 8)
     count = max(1, CACHED // math.prod(rows.shape[1:]))
     for first in range(0, len(rows), count):
@@ -169,24 +188,36 @@ class Half:
             found.append((scale, codes.reshape(matrix.shape)))
         if all(side is None for _, side in self.parts):
             return found
-        widths = np.repeat([bits for bits, _ in kinds], len(matrix))
+        some = slice(None, None, -(-len(matrix) // TOLD))
+        tries = [(n, each) for n, (bits, _) in enumerate(kinds) for each in _of_bits(MULTIPLES, bits)]
+        told = [(found[n][0][some] * each, found[n][1][some].copy()) for n, each in tries]
+        self._compensate(matrix[some], [kinds[n][0] for n, _ in tries], told, descends)
+        gaps = [matrix[some] - scaled(*each) for each in told]
+        lost = [float(_sums(gap, self.times(gap, 2)).sum()) for gap in gaps]
+        for n, (scale, _) in enumerate(found):
+            scale *= min((loss, each) for loss, (m, each) in zip(lost, tries, strict=True) if m == n)[1]
+        self._compensate(matrix, [bits for bits, _ in kinds], found, descends)
+        return found
+
+    def _compensate(self, matrix: Any, bits: Sequence[int], found: Sequence[Rounded], descends: bool) -> None:
+        """Changes codes in place so that they make up for the errors of others, and scales to the least squares."""
+        widths = np.repeat(bits, len(matrix))
         apart = 1 + (widths != 8)
         most = largest_code(widths) // apart
         units = [np.repeat(scale, matrix.shape[1] // scale.shape[1], axis=1) for scale, _ in found]
-        wanted, unit = (np.concatenate(each)[:, self.order].T for each in ([matrix] * len(kinds), units))
+        wanted, unit = (np.concatenate(each)[:, self.order].T for each in ([matrix] * len(bits), units))
         largest = unit.max(axis=0)
         pair = (wanted - (apart - 1) * unit) / largest, apart * unit / largest
         wanted, unit = (np.ascontiguousarray(each, np.float32) for each in pair)
         made = wanted / unit
         for feedback in self.feedback[: 1 + descends]:
             _sweep(wanted, unit, made, (1 - apart - most, most), feedback)
-        for (_, codes), each in zip(found, np.split((apart * made + apart - 1).T, len(kinds)), strict=True):
+        for (_, codes), each in zip(found, np.split((apart * made + apart - 1).T, len(bits)), strict=True):
             codes[:, self.order] = each
         for scale, codes in found if descends else ():
             made = scaled(scale, codes)
             turned = self.times(made, 2)
             scale *= (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None]
-        return found
 
     def lost(self, rows: Any, kinds: Sequence[Kind], descends: bool = False) -> list[Any]:
         """The square that rounding loses of each row, for each kind."""
@@ -287,25 +318,26 @@ class Halves:
         lost = self.columns.lost(self.matrix[at], kinds, descends=True)
         return {kind: float(each @ weights) for kind, each in zip(kinds, lost, strict=True)}
 
-    @functools.cached_property
-    def noise(self) -> Mapping[int, Any]:
+    @kept
+    def noise(self, widths: tuple[int, ...]) -> Mapping[int, Any]:
         """What rounding to so many bits loses of each rank; between those that are rounded it is interpolated."""
         u, v, squares, _ = self.factors
         at, every = slice(None, None, max(u.size, v.size) // SAMPLED or 1), np.arange(len(squares))
-        own, kinds = np.sqrt(squares[at]) + 1e-15, [(bits, None) for bits in WIDTHS]
+        own, kinds = np.sqrt(squares[at]) + 1e-15, [(bits, None) for bits in widths]
         parts = zip(self.rows.lost(u[at], kinds), self.columns.lost(v[at], kinds), strict=True)
         lost = [np.interp(every, every[at], (1 + a / own) * (1 + b / own) - 1) * squares for a, b in parts]
-        return dict(zip(WIDTHS, lost, strict=True))
+        return dict(zip(widths, lost, strict=True))
 
     def loss(self, bits: Sequence[int]) -> float:
         """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""
-        noise = sum(float(self.noise[each][: len(bits)][np.equal(bits, each)].sum()) for each in {*bits})
+        known = self.noise(WIDTHS if {*bits} <= {*WIDTHS} else tuple({*bits}))
+        noise = sum(float(known[each][: len(bits)][np.equal(bits, each)].sum()) for each in {*bits})
         return (float(self.factors[2][len(bits) :].sum()) + noise) / self.factors[3]
 
     def mixtures(self) -> list[tuple[int, ...]]:
         """Numbers of ranks with each number of bits: those of least loss plus bytes, at ever lower prices of a byte."""
         squares, count = self.factors[2], sum(self.matrix.shape)
-        lost = np.stack([*self.noise.values(), squares])
+        lost = np.stack([*self.noise(WIDTHS).values(), squares])
         sizes = np.array([*(bits * count + 64 for bits in WIDTHS), 0])[:, None]  # and two scales
         chosen = ((lost + price * sizes).argmin(axis=0) for price in squares[0] / count * PRICES)
         counts = (np.bincount(each, minlength=len(sizes))[:-1].tolist() for each in chosen)

@@ -404,10 +404,10 @@ def rounding_of(kind: str) -> tuple[str, Rounding | None]:
     """
     if kind.lower() == MIXED:
         return "low_rank", Rounding(None)
-    found = re.fullmatch(r"(?:(\w+):)?int([2-8])(?:/([1-9]\d*))?", kind.lower())
+    found = re.fullmatch(r"(?:(\w+):)?int([1-8])(?:/([1-9]\d*))?", kind.lower())
     if found is None:
         if re.fullmatch(r"(?:\w+:)?int\d*(?:/.*)?", kind.lower()):
-            fix = "give int2 to int8, int4/64 with a scale for each 64 elements, or low_rank:int4"
+            fix = "give int1 to int8, int4/64 with a scale for each 64 elements, or low_rank:int4"
             raise ShapeError(f"there is no rounding '{kind}'", fix=fix)
         return kind, None
     return found[1] or "dense", Rounding(int(found[2]), int(found[3]) if found[3] else None)

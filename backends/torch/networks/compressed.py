@@ -82,7 +82,8 @@ def _measured(
     usual = statistics.geometric_mean([*found.values()] or [1.0])
 
     def scaled(path: str, level: Level) -> Level:
-        return replace(level, loss=level.loss * found.get((path, level.rank != "same"), usual))
+        kind = level.rank != "same"
+        return replace(level, loss=level.loss * found.get((path, kind), found.get((path, not kind), usual)))
 
     return [tuple(scaled(row.path, each) for each in curve) for row, curve in zip(rows, curves, strict=True)]
 
