@@ -98,13 +98,7 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
     def moved(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions in sizes of the caller; no axis of another size has the name of one in brackets."""
         sized = written_out(resized(dims, lambda size: put_in(size, sizes)), lead)
-        return tuple(
-            tuple(
-                replace(a, name=other[a.name]) if a.name in other and a.size != symbol(a.name) else a
-                for a in dim
-            )
-            for dim in sized
-        )
+        return tuple(tuple(_named_apart(axis, other) for axis in dim) for dim in sized)
 
     own = {axes.get(name, name) for name in graph.by_name}.difference(
         axes.get(name, name) for own in windows.values() for name in own
@@ -122,6 +116,12 @@ def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] 
         outputs=tuple(names.get(name, name) for name in graph.outputs),
         sizes=tuple((dict(values) | known).items()),
     )
+
+
+def _named_apart(axis: Axis, names: Mapping[str, str]) -> Axis:
+    """The axis, by another name if its own is among some and stands for another size."""
+    is_spoken = axis.name in names and axis.size != symbol(axis.name)
+    return replace(axis, name=names[axis.name]) if is_spoken else axis
 
 
 def names_of_sizes(graph: Graph) -> set[str]:

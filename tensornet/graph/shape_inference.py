@@ -91,11 +91,10 @@ def size_names_of(dims: Iterable[Dim]) -> set[str]:
 
 def resized(dims: Iterable[Dim], change: Callable[[Any], Any]) -> tuple[Dim, ...]:
     """The dimensions, with each size of an axis changed that is not an integer."""
-
-    def moved(axis: Axis) -> Axis:
-        return axis if isinstance(axis.size, int) else Axis(axis.name, change(axis.size))
-
-    return tuple([tuple([moved(axis) for axis in dim]) for dim in dims])
+    return tuple(
+        tuple(axis if isinstance(axis.size, int) else Axis(axis.name, change(axis.size)) for axis in dim)
+        for dim in dims
+    )
 
 
 Unify: TypeAlias = "Callable[[Any, Any, str, Ref | Call | None], Any]"

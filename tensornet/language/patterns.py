@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -135,12 +134,6 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
     is_complex = all(FUNCTIONS[each.function].complex == "taken" for each in calls_in(right))
     return Pattern(form, _functions(form), read, holders, left, axes, partial, placed, is_complex)
-
-
-def named_in(meaning: KernelEquation) -> frozenset[str]:
-    """The functions without expansion that the text of an equation names: programs that it fits call them too."""
-    names = FUNCTIONS.keys() & re.findall(r"\w+(?=[\[(])", meaning.text)
-    return frozenset(name for name in names if not FUNCTIONS[name].expansion)
 
 
 def _functions(form: Expression) -> frozenset[str]:

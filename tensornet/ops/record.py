@@ -309,6 +309,7 @@ class KernelEquation:
         holds: whether the kernel computes the same with the matched numbers.
         needs: what programs in which it is looked for must have; see `ir.rewriting.Program.features`.
         fits: whether it may pay, given the program's axes for each axis of the text, and those of the first operand.
+        called: the functions that the text calls, and its tensors with axes.
     """
 
     text: str
@@ -321,6 +322,10 @@ class KernelEquation:
     fits: Callable[[Mapping[str, Sequence[str]], Sequence[str]], bool] = field(
         default=lambda groups, first: True, compare=False
     )
+    called: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "called", frozenset(re.findall(r"\w+(?=[\[(])", self.text)))
 
 
 SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))

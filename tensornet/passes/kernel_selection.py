@@ -44,7 +44,7 @@ from ..language.expression import (
     transform,
     without,
 )
-from ..language.patterns import Pattern, groups_of, named_in, pattern_of, sized
+from ..language.patterns import Pattern, groups_of, pattern_of, sized
 from ..ops.pointwise import WHERE
 from ..ops.record import Element, KernelEquation, left_of
 from ..ops.structure import INDEX
@@ -71,11 +71,12 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     """
     functions = functools.cache(canonical_functions)
     there = functions(program.features.intersection(FUNCTIONS))
+    missing = {name for name, each in FUNCTIONS.items() if not each.expansion} - there
     patterns = [
         (kernel, each, pattern)
         for kernel in context.kernels
         for each in kernel.recognised
-        if program.features.issuperset(each.needs) and named_in(each) <= there
+        if program.features.issuperset(each.needs) and each.called.isdisjoint(missing)
         if (pattern := pattern_of(each)).functions <= there
     ]
     if not patterns:
