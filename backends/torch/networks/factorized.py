@@ -272,32 +272,36 @@ _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def _whole_of(module: Any, parameter: str) -> torch.Tensor:
+    """The weight of a layer, computed from its factors."""
+    whole, place, *_ = module._wholes[parameter]
+    factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
+    made: torch.Tensor = whole(*factors)
+    array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
+    is_rows = parameter == EMBEDDING.parameter and module.__dict__.get("_kind") == EMBEDDING
+    if is_rows and module.padding_idx is not None:
+        is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
+        array = torch.where(is_padding[:, None], module.padding_row, array)
+    base: torch.Tensor | None = module._parameters.get(parameter)
+    return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
+
+
 def _weight_of(parameter: str) -> property:
     """A property: the weight of a layer, computed from its factors. As a parameter is, it is read only when used."""
-
-    def make(module: Any) -> torch.Tensor:
-        whole, place, *_ = module._wholes[parameter]
-        factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
-        made: torch.Tensor = whole(*factors)
-        array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
-        is_rows = parameter == EMBEDDING.parameter and module.__dict__.get("_kind") == EMBEDDING
-        if is_rows and module.padding_idx is not None:
-            is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
-            array = torch.where(is_padding[:, None], module.padding_row, array)
-        base: torch.Tensor | None = module._parameters.get(parameter)
-        return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
 
     def kept(module: Any) -> torch.Tensor:
         """The same; calls without gradients keep it while no factor changes, if it is read again."""
         if torch.is_grad_enabled() or is_recorded():
-            return make(module)
+            return _whole_of(module, parameter)
         held = module.__dict__
         _, place, _, known = held["_wholes"][parameter]
         base = held["_parameters"].get(parameter), held["_buffers"].get("padding_row")
         tensors = [*tensors_in(held["_modules"][place]), *(each for each in base if each is not None)]
         if torch.is_autocast_enabled(tensors[0].device.type):
-            return make(module)
-        made: torch.Tensor = known.read_again(tensors, held["training"], functools.partial(make, module))
+            return _whole_of(module, parameter)
+        made: torch.Tensor = known.read_again(
+            tensors, held["training"], functools.partial(_whole_of, module, parameter)
+        )
         return made
 
     def read(module: Any) -> torch.Tensor:
