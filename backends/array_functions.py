@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tensornet.device.cost_model import SHORT_LOOP
 from tensornet.errors import no_positions, outside
 
 from .loops import along, in_pieces, recur
@@ -22,6 +23,15 @@ def namespace_of(functions: Functions) -> dict[str, Any]:
 
 
 SHARED = (along, in_pieces, recur, floor_divide, remainder, grouped_matmul, grouped_outer, top)
+
+
+def in_turn(function: Callable[..., Any], x: Any, axes: tuple[int, ...]) -> Any:
+    """A reduction, over the innermost axes last if these are few positions."""
+    last = next(axis for axis in range(x.ndim, -1, -1) if axis - 1 not in axes)
+    first = tuple(axis for axis in axes if axis < last)
+    if not first or last == x.ndim or math.prod(x.shape[last:]) > SHORT_LOOP:
+        return function(x, axes)
+    return function(function(x, first), tuple(range(last - len(first), x.ndim - len(first))))
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -434,6 +434,18 @@ def test_copies_compilers_and_types(name: str) -> None:
     assert double(x if name == "words" else x.double()).dtype == torch.float64
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_exported_without_gradients_runs_at_other_sizes(strict: bool) -> None:
+    small = tn.compress(nn.Sequential(nn.Linear(64, 64)), parameters=0.6).model.eval()
+    batch = torch.export.Dim("b", min=2, max=1000)
+    with torch.no_grad():
+        exported = torch.export.export(
+            small, (torch.randn(6, 64),), dynamic_shapes=({0: batch},), strict=strict
+        )
+        x = torch.randn(50, 64)
+        torch.testing.assert_close(exported.module()(x), small(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 @pytest.mark.parametrize("method", ["low_rank", "tt", "tucker"])
 def test_what_is_traced_runs_at_other_sizes(method: str) -> None:

@@ -184,6 +184,13 @@ def test_arrays_of_any_library_and_type_freeze() -> None:
 # ---------------------------------------------------------------------------- modules without parameters
 
 
+def test_what_a_number_chooses_is_not_the_constant_itself() -> None:
+    graph = tn.layer("c = sum[j](x[j])\ny[i] = where(c > 0, V[i], 0)", inputs="x", i=4, j=3)
+    call = tn.compile(tn.freeze(graph, {"V": torch.arange(4.0)}), backend="torch")
+    call({}, torch.ones(3)).add_(1)
+    torch.testing.assert_close(call({}, torch.ones(3)), torch.arange(4.0))
+
+
 def test_a_module_without_parameters() -> None:
     graph = tn.models.linear(MODES, MODES, factorization="blocktt", rank=0.3)
     params = drawn(graph)

@@ -104,6 +104,21 @@ def test_attention_compiles_whole_and_exports() -> None:
     torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["autograd", "torch.func", "compiled"])
+def test_equal_elements_share_the_gradient_however_it_is_asked_for(how: str) -> None:
+    torch._dynamo.reset()
+    call = tn.compile(tn.layer("y[b] = max[i,j](x[i,b,j])", inputs="x"), backend="torch")
+    module = tn.module(tn.layer("y[b] = max[i,j](x[i,b,j])", inputs="x"))
+    x = torch.randint(0, 3, (80, 40, 4)).float().requires_grad_()
+    expected = torch.autograd.grad(x.amax((0, 2)).square().sum(), x)[0]
+    if how == "torch.func":
+        found = torch.func.grad(lambda x: call({}, x).square().sum())(x.detach())
+    else:
+        run = torch.compile(module, backend="aot_eager") if how == "compiled" else module
+        found = torch.autograd.grad(run(x).square().sum(), x)[0]
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_norm_along_an_open_batch_is_exported_with_it_open() -> None:
     """Which way is faster for so many elements is asked of calls alone."""
     module = tn.module(tn.layer("y[c] = norm[b](x[b,c])", inputs="x"))

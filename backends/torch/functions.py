@@ -10,12 +10,12 @@ import array_api_compat.torch as xp
 import torch
 from torch.nn import functional
 
-from tensornet.device.cost_model import MAPPED, SHORT_LOOP
+from tensornet.device.cost_model import MAPPED
 from tensornet.errors import ShapeError, no_positions, outside
 
 from .. import loops
 from .. import positions as shared
-from ..array_functions import Functions, namespace_of
+from ..array_functions import Functions, in_turn, namespace_of
 from ..windows import reach
 from .kernels import room
 from .products import changing, is_differentiated, is_eager, is_recorded, is_traced, is_unseen, with_vjp
@@ -258,9 +258,10 @@ def norm(x: Any, axes: tuple[int, ...]) -> Any:
 def extreme(largest: bool, x: Any, axes: tuple[int, ...]) -> Any:
     """The largest or smallest element. Torch takes up to thirty times as long over axes that lie apart if there are
     few positions along the innermost."""
-    if not changing((x,)) or not is_eager(x) or x.numel() < SHORT:
-        return (torch.amax if largest else torch.amin)(x, axes)
-    return _extreme(largest, axes)(x)
+    function = torch.amax if largest else torch.amin
+    if not is_eager(x) or x.numel() < SHORT:
+        return function(x, axes)
+    return _extreme(largest, axes)(x) if changing((x,)) else in_turn(function, x, axes)
 
 
 @functools.cache
@@ -269,23 +270,14 @@ def _extreme(largest: bool, axes: tuple[int, ...]) -> Any:
     function = torch.amax if largest else torch.amin
 
     def forward(x: Any) -> Any:
-        return (_in_turn(function, x, axes),) * 2
+        return (in_turn(function, x, axes),) * 2
 
     def backward(x: Any, y: Any, gradient: Any) -> Any:
         kept = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
         equal = (x == y.reshape(kept)).to(x.dtype)
-        return equal.mul_((gradient / _in_turn(torch.sum, equal, axes)).reshape(kept))
+        return equal.mul_((gradient / in_turn(torch.sum, equal, axes)).reshape(kept))
 
     return with_vjp(forward, backward, (0, 1), (0,), lambda x: function(x, axes))
-
-
-def _in_turn(function: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """A reduction, over the innermost axes last if these are few positions."""
-    last = next(axis for axis in range(x.ndim, -1, -1) if axis - 1 not in axes)
-    first = tuple(axis for axis in axes if axis < last)
-    if not first or last == x.ndim or x.shape[last:].numel() > SHORT_LOOP:
-        return function(x, axes)
-    return function(function(x, first), tuple(range(last - len(first), x.ndim - len(first))))
 
 
 SHORT = 1 << 13

@@ -368,15 +368,15 @@ def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
 
 def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """made + other, written into `made` if possible."""
-    return made.add_(other) if _isroom(made, other) else made + other
+    return made.add_(other) if _is_room(made, other) else made + other
 
 
 def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """made · other, written into `made` if possible. It is not if autograd records it and so saves the operands."""
-    return made * other if is_differentiated(made, other) or not _isroom(made, other) else made.mul_(other)
+    return made * other if is_differentiated(made, other) or not _is_room(made, other) else made.mul_(other)
 
 
-def _isroom(made: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a result may be written into its first operand, which nothing else reads.
 
     It may not under a compiler, `torch.func` or forward mode, nor if the element types differ. If autograd records

@@ -20,6 +20,7 @@ from ..graph.element_types import of_leaf, of_leaves
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh, is_scalar
+from ..ops.pointwise import WHERE
 from ..ops.record import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.planner import with_functions
@@ -190,6 +191,8 @@ def _may_be_view(right: Expression) -> bool:
     if not isinstance(right, Call):
         return isinstance(right, Ref) and not any(isinstance(entry, Ref) for entry in right.index)
     function = FUNCTIONS[right.function]
+    if right.function == WHERE.name:  # a number may decide
+        return isinstance(right.arguments[0], Ref) and not right.arguments[0].index
     return function.axes == "moved" or function.trains or right.function in CONVERSIONS.values()
 
 

@@ -79,8 +79,7 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     axes = tuple(axis for axis in value.layout if axis in over)
     if not function.leaves_out(call.axes) and len(axes) > 1:
         value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
-    shares = function.twin and value.ref.name in context.changing  # equal elements share the gradient
-    if function.averages or (function.twin and not shares):
+    if function.averages:
         outer = context.before_innermost(value, axes)
         if outer:
             value = _along(context, replace(call, axes=outer), value, result)

@@ -160,7 +160,8 @@ def _rounded(module: Any) -> torch.Tensor | None:
 def _linear(module: Any, x: Any) -> Any:
     """A linear layer; on the CPU without gradients in the fastest way, by the clock at about so many rows."""
     held = module.__dict__
-    if torch.is_grad_enabled() or module.training or (held["_lone"] is not None and "_integers" not in held):
+    is_bare = not (torch.is_grad_enabled() or module.training or is_recorded())  # which may be at other sizes
+    if not is_bare or (held["_lone"] is not None and "_integers" not in held):
         return _as_it_is(module, x)
     size = x.numel()
     way = held["_faster"].get(size.bit_length(), _measured)
