@@ -104,6 +104,14 @@ def test_attention_compiles_whole_and_exports() -> None:
     torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=1e-5)
 
 
+def test_windows_along_open_positions_are_exported_with_them_open() -> None:
+    module = tn.module(tn.layer("y[b,p,c] = logsumexp[u](x[b,p+u,c])", inputs="x", u=5))
+    sizes = {1: torch.export.Dim("t", min=9, max=1000), 2: torch.export.Dim("c", min=2, max=1000)}
+    program = torch.export.export(module, (torch.randn(2, 20, 3),), dynamic_shapes=(sizes,))
+    x = torch.randn(2, 31, 7)
+    torch.testing.assert_close(program.module()(x), module(x))
+
+
 @pytest.mark.parametrize("how", ["autograd", "torch.func", "compiled"])
 def test_equal_elements_share_the_gradient_however_it_is_asked_for(how: str) -> None:
     torch._dynamo.reset()
