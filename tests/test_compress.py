@@ -29,7 +29,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.backends.torch.networks import running
 from tensornet.backends.torch.networks.compressed import _watched
-from tensornet.backends.torch.networks.factorized import LINEAR
+from tensornet.backends.torch.networks.factorized import LINEAR, _by_whole
 from tensornet.backends.torch.networks.recurrent import opened
 from tensornet.backends.torch.networks.rounded import Kept
 from tensornet.cli import app
@@ -432,6 +432,27 @@ def test_copies_compilers_and_types(name: str) -> None:
         torch.testing.assert_close(small(x).float(), y, rtol=0.1, atol=0.1)
     double = small.double()
     assert double(x if name == "words" else x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("size", "told"), [(96, False), (512, True)])
+def test_a_single_element_written_to_data_is_noticed(size: int, told: bool) -> None:
+    """In small factors at once, in large ones after `eval()`, as the guide says."""
+    small = tn.compress(nn.Sequential(nn.Linear(size, size)), parameters=0.9).model.eval()
+    layer: Any = small[0]
+    layer._faster[size.bit_length()] = _by_whole
+    x = torch.randn(1, size)
+    first, *_ = layer.weight_factors.parameters()
+    for value in (100.0, -100.0):
+        with torch.no_grad():
+            for _ in range(3):
+                small(x), layer.weight + 0
+            first.data[1, 1] = value
+            if told:
+                small.eval()
+            found, weight = small(x), layer.weight + 0
+        expected = copy.deepcopy(small)(x).detach()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(x @ weight.T + layer.bias, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("strict", [True, False])

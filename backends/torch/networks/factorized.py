@@ -136,6 +136,15 @@ class Whole:
             each for each in (own, *(str(whole.graph.equations[-1]) for whole, _ in wholes)) if each
         )
 
+    def train(self, mode: bool = True) -> Any:
+        """Training mode, or evaluation mode. What was kept is made again."""
+        module: Any = self
+        for *_, kept in module._wholes.values():
+            kept.clear()
+        if "_columns" in module.__dict__:
+            module._columns.clear()
+        return super().train(mode)  # type: ignore[misc]
+
 
 class Factorized(Whole):
     """The same for a layer that computes with the factors.

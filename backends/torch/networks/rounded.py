@@ -30,7 +30,7 @@ from ..rnn import TYPES
 
 T = TypeVar("T")
 
-ALL, SOME = 1 << 10, 16
+ALL, SOME = 1 << 14, 64
 """The most elements of a tensor that are all compared; and about how many of a larger one are, at equal distances."""
 
 STEPS = [0]
