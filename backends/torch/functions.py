@@ -331,8 +331,10 @@ def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inne
         return x.narrow(axis, 0, 0).reshape(*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
     if not changing((x,)):  # a compiler is asked for no sizes
         return _windows(x, axis, first, by, apart, outer, inner)
-    whole = min(outer, inner) <= 4 or math.prod(x.shape[axis + 1 :]) >= 16
-    view = _Windows.apply if whole else _windows
+    by_slices = (
+        min(outer, inner) <= 4 or math.prod(x.shape[axis + 1 :]) >= 16
+    )  # else torch's gradient is faster
+    view = _Windows.apply if by_slices else _windows
     return view(x, axis, first, by, apart, outer, inner)
 
 
@@ -457,21 +459,9 @@ def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool =
 
 
 _OWN = (
-    *(
-        argsort,
-        binary,
-        clip,
-        dropout,
-        dropped,
-        extreme,
-        floating,
-        floor_divide,
-        gather,
-        logsumexp,
-        norm,
-        number,
-    ),
-    *(recur, roll, scatter_add, sign, silu, spaced, take, where, whole_matmul, wide, widen, windows, within),
+    *(argsort, binary, clip, dropout, dropped, extreme, floating, floor_divide, gather, logsumexp),
+    *(norm, number, recur, roll, scatter_add, sign, silu, spaced, take, where, whole_matmul),
+    *(wide, widen, windows, within),
 )
 
 FUNCTIONS = {

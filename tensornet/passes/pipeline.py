@@ -49,7 +49,7 @@ class Pass(NamedTuple):
         name: the field's word for it.
         rewrite: the pass itself.
         needs: what a program must have for it to find work, at least one of `Program.features`; nothing if empty.
-        after: the passes of which one must have changed the program before it; none if empty.
+        after: names of passes. Unless empty, it runs only if one of these has changed the program.
     """
 
     name: str
