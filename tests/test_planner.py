@@ -512,3 +512,10 @@ def test_a_tensor_is_copied_once_for_all_who_read_it_in_one_order() -> None:
     graph = tn.layer(text, inputs="x[b,c,h,w]", outputs=["y0", "y1", "y2"], e=32)
     steps = tn.plan(graph, backend="torch", b=4, c=32, h=16, w=16).steps
     assert sum("u" in step.reads for step in steps) == 1
+
+
+@pytest.mark.parametrize(("size", "freed"), [(100_000, True), (100, False)])
+def test_large_tensors_are_freed_at_once_and_small_ones_later(size: int, freed: bool) -> None:
+    lines = ["m[b] = max[c](exp(x[b,c]))", "h[b] = exp(m[b])", "g[b] = tanh(h[b])", "y[b] = sin(g[b])"]
+    code = tn.plan(tn.layer("\n".join(lines), inputs="x"), backend="torch", b=size, c=64).code
+    assert ("    del h\n" in code) == freed  # the peak memory is that of the first line
