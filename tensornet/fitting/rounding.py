@@ -192,8 +192,7 @@ class Half:
         tries = [(n, each) for n, (bits, _) in enumerate(kinds) for each in _of_bits(MULTIPLES, bits)]
         told = [(found[n][0][some] * each, found[n][1][some].copy()) for n, each in tries]
         self._compensate(matrix[some], [kinds[n][0] for n, _ in tries], told, descends)
-        gaps = [matrix[some] - scaled(*each) for each in told]
-        lost = [float(_sums(gap, self.times(gap, 2)).sum()) for gap in gaps]
+        lost = [float(each.sum()) for each in self._squares(matrix[some], told)]
         for n, (scale, _) in enumerate(found):
             scale *= min((loss, each) for loss, (m, each) in zip(lost, tries, strict=True) if m == n)[1]
         self._compensate(matrix, [bits for bits, _ in kinds], found, descends)
@@ -221,7 +220,11 @@ class Half:
 
     def lost(self, rows: Any, kinds: Sequence[Kind], descends: bool = False) -> list[Any]:
         """The square that rounding loses of each row, for each kind."""
-        gaps = [rows - scaled(*each) for each in self.rounded(rows, kinds, descends)]
+        return self._squares(rows, self.rounded(rows, kinds, descends))
+
+    def _squares(self, rows: Any, found: Sequence[Rounded]) -> list[Any]:
+        """The square of each row of what each rounding loses."""
+        gaps = [rows - scaled(*each) for each in found]
         return [_sums(gap, self.times(gap, 2)) for gap in gaps]
 
 

@@ -310,9 +310,8 @@ class LoweringContext(ABC):
         names = {axis: str(n) for n, axis in enumerate(axes)}
         alike = rename(right, names), renamed_index(left, names), *(self.open(sizes[axis]) for axis in axes)
         if alike not in self.copies:
-            self.copies[alike] = self.emit(
-                left, right, operands, element, sizes=sizes, seconds=seconds
-            ).ref.name
+            made = self.emit(left, right, operands, element, sizes=sizes, seconds=seconds)
+            self.copies[alike] = made.ref.name
         name = self.copies[alike]
         return Value(Ref(self.renamed.get(name, name), left), {axis: sizes[axis] for axis in axes}, element)
 

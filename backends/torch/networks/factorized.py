@@ -174,9 +174,8 @@ def _linear(module: Any, x: Any) -> Any:
         return _as_it_is(module, x)
     size = x.numel()
     way = held["_faster"].get(size.bit_length(), _measured)
-    return (
-        way(module, x) if way is _as_it_is or (size and x.ndim > 1 and is_eager(x)) else _as_it_is(module, x)
-    )
+    takes = size and x.ndim > 1 and is_eager(x)
+    return (way if takes else _as_it_is)(module, x)
 
 
 def _measured(module: Any, x: Any) -> Any:
