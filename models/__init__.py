@@ -17,42 +17,21 @@ from tensornet.token_orders import FactorizationOrder, factorize, see_before
 from tensornet.weights.factorizations import tensorize
 
 from .attention import attention, dot_product_attention
-from .bert import PRESETS as BERTS
 from .bert import bert
-from .blocks import gated_feed_forward, rms_norm
-from .classifier import transformer_classifier
-from .clip import TEXT_PRESETS as CLIP_TEXTS
-from .clip import VISION_PRESETS as CLIP_VISIONS
+from .blocks import gated_feed_forward, mixture_of_experts, rms_norm
+from .causal import gpt2, llama
 from .clip import clip_text, clip_vision
 from .convert import from_torch, from_transformers
 from .convolution import convolution, convolutional_stem, residual_block
-from .deit import PRESETS as DEITS
-from .deit import deit
-from .gpt2 import PRESETS as GPT2S
-from .gpt2 import gpt2
-from .linear import linear
-from .llama import PRESETS as LLAMAS
-from .llama import llama
 from .losses import cross_entropy, permutation_loss
-from .mixture import mixture_of_experts
-from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
-from .perceiver import PRESETS as PERCEIVERS
+from .multilinear import linear, mode_dot, multi_mode_dot, tcl, trl, tucker_to_tensor
 from .perceiver import perceiver
-from .positions import fourier_features, rotary_embedding
-from .recurrent import gru, lstm, rnn
-from .resize import resize_positions
-from .sequences import linear_attention, matrix_product, state_space
-from .swin import PRESETS as SWINS
+from .positions import fourier_features, resize_positions, rotary_embedding
+from .recurrent import gru, linear_attention, lstm, matrix_product, rnn, state_space
 from .swin import swin, window_attention
-from .tcl import tcl
-from .tensor_swin import PRESETS as TENSOR_SWINS
 from .tensor_swin import tensor_swin, tensor_window_attention
-from .transformer import PRESETS as TRANSFORMERS
-from .transformer import transformer
-from .trl import trl
-from .vit import PRESETS as VITS
-from .vit import vit
-from .xlnet import PRESETS as XLNETS
+from .transformer import transformer, transformer_classifier
+from .vit import deit, vit
 from .xlnet import xlnet
 
 __all__ = [
@@ -108,29 +87,12 @@ __all__ = [
     "xlnet",
 ]
 
-_PRESETS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
-    (bert, BERTS),
-    (clip_text, CLIP_TEXTS),
-    (clip_vision, CLIP_VISIONS),
-    (deit, DEITS),
-    (gpt2, GPT2S),
-    (llama, LLAMAS),
-    (perceiver, PERCEIVERS),
-    (swin, SWINS),
-    (tensor_swin, TENSOR_SWINS),
-    (transformer, TRANSFORMERS),
-    (vit, VITS),
-    (xlnet, XLNETS),
-)
-
 _MAKERS: dict[str, Callable[..., Graph]] = {
-    **{name: globals()[name] for name in __all__ if hasattr(globals().get(name), "checked")},
-    **{
-        name: functools.partial(each, **preset)
-        for each, presets in _PRESETS
-        for name, preset in presets.items()
-    },
+    name: each for name, each in globals().items() if hasattr(each, "presets")
 }
+for _make in tuple(_MAKERS.values()):
+    for _name, _settings in _make.presets.items():  # type: ignore[attr-defined]
+        _MAKERS[_name] = functools.partial(_make, **_settings)
 
 
 def names() -> tuple[str, ...]:

@@ -15,11 +15,8 @@ from collections.abc import Sequence
 import tensornet.api as tn
 from tensornet.errors import ShapeError
 
-from .checked import checked
-from .dimensions import Size, chosen, divided, halved, real, sized_layer
+from .checked import Size, checked, chosen, divided, halved, real, sized_layer
 from .positions import Rotary
-
-__all__ = ["MASKS", "WEIGHTS", "attention", "attention_in_two", "dot_product_attention"]
 
 WEIGHTS = {
     "soft": "softmax[j]({s})",

@@ -12,12 +12,19 @@ from typing import Any
 import tensornet.api as tn
 
 from .attention import attention
-from .blocks import LOGITS, SHIFTED, activated, embedding, encoder_layer, feed_forward, norm, projection
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, sized_model, when
+from .blocks import (
+    LOGITS,
+    SHIFTED,
+    activated,
+    dropped,
+    embedding,
+    encoder_layer,
+    feed_forward,
+    norm,
+    projection,
+)
+from .checked import Size, chosen, encoder_sizes, sized_model, when, with_presets
 from .positions import learned_positions
-
-__all__ = ["PRESETS", "bert"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bert_base": {"dim": 768, "depth": 12, "heads": 12},
@@ -35,7 +42,7 @@ POOLED = "y[b,f] = tanh(x[b,0,c] * W[f,c] + bias[f])"
 HEADS = (None, "pooled", "classes", "labels", "tokens")
 
 
-@checked
+@with_presets(PRESETS)
 def bert(
     vocabulary: Size = 30522,
     dim: Size = 768,
@@ -95,10 +102,7 @@ def bert(
         >>> tn.parameter_count(bert(head="pooled"))
         109482240
     """
-    hidden = f"4*({dim})" if hidden is None else hidden
     chosen(head, HEADS, "head")
-    divided(dim, heads, "dim", "heads")
-    count(depth, "depth")
     ln = norm("D", eps)
     attend = attention("D", "h", mask=["padding"] if padding else None, dropout=dropout)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
@@ -110,8 +114,7 @@ def bert(
         read = [] if segment is None else [segment]
         row, inputs = ("segment[b,n]", "x[b,n,c] segment[b,n]") if read else ("0", "x[b,n,c]")
         told = tn.layer(SEGMENTS.format(row=row), inputs=inputs, s="S", c="D")
-        x = ln(told(x, *read, scope="segments"), scope="embedding.norm")
-        return tn.layer(f"y[...] = dropout(x[...], {dropout!r})", inputs="x")(x) if dropout else x
+        return dropped(ln(told(x, *read, scope="segments"), scope="embedding.norm"), dropout)
 
     def forward(given: dict[str, tn.Tensor]) -> Any:
         z = embed(given["t"], given.get("segment"))
@@ -120,8 +123,8 @@ def bert(
         return _read(z, head, activation, ln)
 
     inputs = {"t": "t[b,n]", **when(padding, keep="keep[b,n]"), **when(segments, segment="segment[b,n]")}
-    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "S": kinds, "D": dim}
-    sizes |= when(depth, h=heads, F=hidden) | when(head in ("classes", "labels"), K=classes)
+    sizes = {"V": vocabulary, "L": length, "S": kinds, **encoder_sizes(dim, depth, heads, hidden)}
+    sizes |= when(head in ("classes", "labels"), K=classes)
     return sized_model(forward, inputs, sizes)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a Transformer besides attention: norms, feed-forward layers, residuals, embeddings.
+"""The parts of a Transformer besides attention: norms, feed-forward layers, experts, residuals, embeddings.
 
 Each is a layer that a model calls as `layer(x, scope="name")`.
 """
@@ -10,27 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensornet.api as tn
+from tensornet.errors import ShapeError
 
-from .checked import checked
-from .dimensions import Size, chosen, real, sized_layer
-
-__all__ = [
-    "ACTIVATIONS",
-    "LOGITS",
-    "SHIFTED",
-    "activated",
-    "embedding",
-    "encoder_layer",
-    "feed_forward",
-    "gated_feed_forward",
-    "looking",
-    "norm",
-    "projection",
-    "residual",
-    "rms_norm",
-    "sublayer",
-    "taken",
-]
+from .checked import Size, checked, chosen, real, sized_layer
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 
@@ -180,12 +162,11 @@ def gated_feed_forward(
     chosen(activation, ACTIVATIONS, "activation")
     dropout = real(dropout, "dropout", 0, 1)
     first, second, third = (" + b1[f]", " + b2[o]", " + b3[f]") if bias else ("", "", "")
-    hidden_value = "gate[...,f] * up[...,f]"
-    hidden_value = f"dropout({hidden_value}, {dropout!r})" if dropout else hidden_value
+    gate = activated(activation, f"x[...,c] * W1[f,c]{first}")
     text = f"""
-        gate[...,f] = {activated(activation, f"x[...,c] * W1[f,c]{first}")}
+        gate[...,f] = {f"dropout({gate}, {dropout!r})" if dropout else gate}
         up[...,f] = x[...,c] * W3[f,c]{third}
-        y[...,o] = {hidden_value} * W2[o,f]{second}
+        y[...,o] = gate[...,f] * up[...,f] * W2[o,f]{second}
     """
     return sized_layer(text, "x", {"c": dim, "f": hidden, "o": dim})
 
@@ -250,6 +231,11 @@ def looking(
     return look
 
 
+def dropped(x: tn.Tensor, rate: float) -> Any:
+    """The tensor with a share of its values dropped in training."""
+    return tn.layer(f"y[...] = dropout(x[...], {rate!r})", inputs="x")(x) if rate else x
+
+
 @functools.cache
 def encoder_layer(
     attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, *, pre: bool = True, dropout: float = 0.0
@@ -306,3 +292,78 @@ def embedding(vocabulary: Size, dim: Size, *, scale: bool = False) -> tn.Graph:
     else:
         text = "E[v,c]: parameter(std=0.02)\ny[b,n,c] = E[t[b,n],c]"
     return sized_layer(text, "t[b,n]", {"v": vocabulary, "c": dim})
+
+
+# ---------------------------------------------------------------------------- mixtures of experts
+
+
+ROUTED = """
+    s[...,e] = x[...,c] * R[e,c]
+    p[...,k] = top[e,k](s[...,e])
+    w[...,k] = softmax[k](s[...,p[...,k]])
+"""
+"""The scores of the experts for each token, the k chosen experts, and their weights."""
+
+EXPERTS = """
+    W1[e,f,c]: parameter
+    W2[e,o,f]: parameter
+    h[...,k,f] = {activated}{gate}
+    y[...,o] = w[...,k] * h[...,k,f] * W2[p[...,k],o,f]
+"""
+GATE = " * sum[c](x[...,c] * W3[p[...,k],f,c])"
+
+BALANCE = """
+    share[e] = sum[...,k](onehot[e](p[...,k]))
+    balance = e * share[e] / sum[e](share[e]) * mean[...](softmax[e](s[...,e]))
+"""
+"""E·Σ_e f_e·P_e: f_e is the share of choices of expert e, P_e its mean probability under the router."""
+
+
+@checked
+def mixture_of_experts(
+    dim: Size,
+    hidden: Size,
+    experts: Size = 8,
+    active: Size = 2,
+    *,
+    activation: str = "gelu",
+    gated: bool = False,
+    balance: bool = False,
+) -> tn.Graph:
+    """y = Σ_k w_k·W₂[p_k]·f(W₁[p_k]·x), where p are the experts with the largest scores R·x, w their softmax.
+
+    Input: x[..., c]. Output: y[..., o]. Parameters: experts·(2·dim·hidden + dim), and experts·dim·hidden more if gated.
+    The plan takes the way that it expects to be fastest: grouping the tokens by expert, multiplying each token with
+    all experts, or gathering the matrices of each token.
+
+    Args:
+        dim: the width of x and y.
+        hidden: the width of the hidden layer of each expert.
+        experts: the number of experts.
+        active: the number of experts that each token goes through.
+        activation: f, as in `feed_forward`.
+        gated: whether f(W₁·x) is multiplied by W₃·x.
+        balance: whether the loss E·Σ_e f_e·P_e is the second output, `balance`. It is 1 if all experts are chosen
+            equally often.
+
+    Raises:
+        ShapeError: the activation is unknown, or `active` exceeds `experts`.
+
+    Source: Shazeer et al. (2017), "Outrageously large neural networks", eq. 1–5, without noise; Fedus et al. (2022),
+    "Switch Transformers", eq. 4–6, for the loss; Jiang et al. (2024), "Mixtral of experts", for the weights.
+
+    Example:
+        >>> print(mixture_of_experts("D", "H", 16).equations[1])
+        p[...,k] = top[e,k](s[...,e])
+        >>> tn.parameter_formula(mixture_of_experts("D", "H", "E"))
+        2*D*E*H + D*E
+    """
+    chosen(activation, ACTIVATIONS, "activation")
+    if isinstance(experts, int) and isinstance(active, int) and active > experts:
+        raise ShapeError(f"{active} experts are active of {experts}", fix=f"choose active={experts} or less")
+    gate, declared = (GATE, "    W3[e,f,c]: parameter\n") if gated else ("", "")
+    inner = activated(activation, "x[...,c] * W1[p[...,k],f,c]")
+    text = ROUTED + declared + EXPERTS.format(activated=inner, gate=gate) + (BALANCE if balance else "")
+    sizes = {"c": dim, "f": hidden, "e": experts, "k": active, "o": dim}
+    outputs = "y balance" if balance else "y"
+    return sized_layer(text, "x", sizes, outputs=outputs)

@@ -15,12 +15,9 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
 from .causal import masks
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, sized_model, when
-from .patches import CLASS_TOKEN, grid_of, patch_embedding
+from .checked import Size, chosen, encoder_sizes, sized_model, when, with_presets
 from .positions import learned_positions
-
-__all__ = ["TEXT_PRESETS", "VISION_PRESETS", "clip_text", "clip_vision"]
+from .vit import CLASS_TOKEN, grid_of, patch_embedding
 
 _SIZES = [("b_32", 32, 768, 12, 12, 512), ("b_16", 16, 768, 12, 12, 512), ("l_14", 14, 1024, 24, 16, 768)]
 
@@ -44,7 +41,7 @@ TAKEN = "y[b,c] = at[b,n] * x[b,n,c]"
 """The vector of the token at which `at` is 1: the first that matches."""
 
 
-@checked
+@with_presets(VISION_PRESETS)
 def clip_vision(
     image: Size | tuple[Size, Size] = 224,
     patch: Size | tuple[Size, Size] = 32,
@@ -89,10 +86,7 @@ def clip_vision(
         87849216
     """
     grid, sides = grid_of(image, patch)
-    hidden = f"4*({dim})" if hidden is None else hidden
     chosen(pool, POOLS, "pool")
-    divided(dim, heads, "dim", "heads")
-    count(depth, "depth")
     cut, ln = patch_embedding("D", sides, bias=False), norm("D", eps)
     layer = _layer(activation, eps, dropout, causal=False)
     projects = pool is not None and out is not None
@@ -106,11 +100,11 @@ def clip_vision(
         y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")
         return projection("D", "K", bias=False)(y, scope="projection") if projects else y
 
-    sizes = {"C": channels, **grid, "D": dim, **when(depth, h=heads, F=hidden), **when(projects, K=out)}
+    sizes = {"C": channels, **grid, **encoder_sizes(dim, depth, heads, hidden), **when(projects, K=out)}
     return sized_model(forward, "x[b,C,H,W]", sizes)
 
 
-@checked
+@with_presets(TEXT_PRESETS)
 def clip_text(
     vocabulary: Size = 49408,
     dim: Size = 512,
@@ -156,10 +150,7 @@ def clip_text(
         >>> tn.parameter_count(clip_text())
         63428096
     """
-    hidden = f"4*({dim})" if hidden is None else hidden
     chosen(pool, POOLS, "pool")
-    divided(dim, heads, "dim", "heads")
-    count(depth, "depth")
     layer = _layer(activation, eps, dropout, causal=True, padding=padding)
     last = LAST["largest"] if end is None else LAST["end"].format(end=end)
     projects = pool is not None and out is not None
@@ -174,8 +165,12 @@ def clip_text(
         y = tn.layer(f"{last}\n{TAKEN}", inputs="t[b,n] x[b,n,c]")(t, z)
         return projection("D", "K", bias=False)(y, scope="projection") if projects else y
 
-    sizes = {"V": vocabulary, "L": length, "D": dim}
-    sizes |= when(depth, h=heads, F=hidden) | when(projects, K=out)
+    sizes = {
+        "V": vocabulary,
+        "L": length,
+        **encoder_sizes(dim, depth, heads, hidden),
+        **when(projects, K=out),
+    }
     inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
     return sized_model(forward, inputs, sizes)
 

@@ -19,8 +19,6 @@ from tensornet.sizes import evaluate
 
 from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, check_unaltered, known_base, resolved
 
-__all__ = ["from_torch", "from_transformers"]
-
 Parameters = dict[str, Any]
 
 

@@ -11,10 +11,7 @@ from tensornet.errors import ShapeError
 from tensornet.weights.factorizations import Factor, Factored, factored, form_named
 from tensornet.weights.ranks import Rank, choose_ranks
 
-from .checked import checked
-from .dimensions import Size, divided, positive, sized_layer, sized_model
-
-__all__ = ["convolution", "convolutional_stem", "residual_block", "windows_of"]
+from .checked import Size, checked, divided, positive, sized_layer, sized_model
 
 FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
 """The factorizations of a kernel, which do not split its modes into parts."""

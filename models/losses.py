@@ -7,8 +7,6 @@ from tensornet.errors import ShapeError
 
 from .checked import checked
 
-__all__ = ["cross_entropy", "permutation_loss"]
-
 NEGATIVE_LOG_LIKELIHOOD = """
     logp[{axes},v] = log_softmax[v](logits[{axes},v])
     {label}

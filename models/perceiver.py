@@ -20,12 +20,9 @@ from tensornet.sizes import evaluate, symbol
 
 from .attention import attention, attention_in_two
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer, taken
-from .checked import checked
+from .checked import Size, chosen, count, divided, pair, positive, sized_model, when, with_presets
 from .convolution import convolutional_stem
-from .dimensions import Size, chosen, count, divided, pair, positive, sized_model, when
 from .positions import fourier_features, learned_positions
-
-__all__ = ["PRESETS", "perceiver"]
 
 _TOWER = {"latents": 512, "dim": 1024, "depth": 6, "repeats": 8, "heads": 8, "cross_heads": 1}
 
@@ -80,7 +77,7 @@ SHARING = ("all", "rest", "none")
 HEADS = ("mean", "query", "given", None)
 
 
-@checked
+@with_presets(PRESETS)
 def perceiver(
     shape: int | Sequence[int] | None = (224, 224),
     channels: Size = 3,

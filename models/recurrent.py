@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM and GRU, of any depth, in one or both directions, with dense or factorized weights.
+"""Recurrent layers: RNN, LSTM and GRU, of any depth and direction, dense or factorized; and linear recurrences.
 
     h_t = tanh(W·x_t + U·h_{t-1} + b)
 
@@ -8,18 +8,16 @@ Each gate has its own weights. The plan multiplies a state by all of them at onc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
-from tensornet.weights.factorizations import factored, form_named
+from tensornet.weights.factorizations import Factored, factored, form_named
 from tensornet.weights.ranks import Rank, check_sizes
 
-from .checked import checked
-from .dimensions import chosen, composite, count
-
-__all__ = ["gru", "lstm", "rnn"]
+from .checked import Size, checked, chosen, composite, count, divided, sized_layer
 
 GATES: dict[str, dict[str, str]] = {
     "rnn": {"h": "{act}({x} + {h} + {b})"},
@@ -81,9 +79,10 @@ def rnn(
         68
     """
     chosen(nonlinearity, ("tanh", "sigmoid", "relu"), "nonlinearity")
-    return _stacked(
-        "rnn", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank, nonlinearity
-    )
+    sizes = (in_size, hidden_size)
+    return _Stack(
+        "rnn", *sizes, layers, bidirectional, bias, states, factorization, rank, nonlinearity
+    ).graph()
 
 
 @checked
@@ -117,7 +116,8 @@ def lstm(
         >>> tn.parameter_count(lstm((8, 16), (16, 16), factorization="blocktt", rank=4))
         15360
     """
-    return _stacked("lstm", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank)
+    sizes = (in_size, hidden_size)
+    return _Stack("lstm", *sizes, layers, bidirectional, bias, states, factorization, rank).graph()
 
 
 @checked
@@ -148,130 +148,230 @@ def gru(
         >>> tn.parameter_count(gru(3, 4))
         100
     """
-    return _stacked("gru", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank)
+    sizes = (in_size, hidden_size)
+    return _Stack("gru", *sizes, layers, bidirectional, bias, states, factorization, rank).graph()
 
 
 # ---------------------------------------------------------------------------- layers and directions
 
 
-def _stacked(
-    kind: str,
-    in_size: int | Sequence[int],
-    hidden_size: int | Sequence[int],
-    layers: int,
-    bidirectional: bool,
-    bias: bool,
-    states: bool,
-    factorization: str,
-    rank: Rank,
-    nonlinearity: str = "tanh",
-) -> tn.Graph:
-    ins, outs = _modes(in_size, "in_size"), _modes(hidden_size, "hidden_size")
-    form = form_named(factorization)
-    if form != "dense" and len(ins) != len(outs):
-        message = f"in_size {ins} has {len(ins)} mode(s), and hidden_size {outs} has {len(outs)}"
-        raise ShapeError(message, fix="give as many of each")
-    count(layers, "layers", 1)
-    ways = ("onward", "backward") if bidirectional else ("onward",)  # torch modules have a forward
-    memory = ("h", "c") if kind == "lstm" else ("h",)
-    wide = (len(ways) * outs[0], *outs[1:])
+@dataclass(frozen=True)
+class _Stack:
+    """The layers of a recurrent network.
 
-    def direction(number: int, way: str) -> tn.Graph:
-        sizes = ins if not number else wide
-        return _layer(kind, sizes, outs, way == "backward", bias, states, form, rank, nonlinearity)
+    Attributes:
+        kind: one of `GATES`.
+        in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank, nonlinearity: as in `rnn`.
+    """
 
-    def forward(x: tn.Tensor, *starts: tn.Tensor) -> Any:
-        lasts: list[tuple[tn.Tensor, ...]] = []
-        for number in range(layers):
-            found = []
-            for way in ways:
-                given = [
-                    tn.layer(f"s[b,o] = z[{len(lasts)},b,o]", inputs="z[l,b,o]")(each) for each in starts
-                ]
-                made: Any = direction(number, way)(x, *given, scope=f"layers.{number}.{way}")
-                y, *last = made if states else (made,)
-                found.append(y)
-                lasts.append(tuple(last))
-            x = _joined("y[b,t,n] = concat[n]({})", "[b,t,n]", found) if bidirectional else found[0]
-        ends = (_joined("z[l,b,o] = concat[l]({})", "[b,o]", each) for each in zip(*lasts, strict=True))
-        return (x, *ends) if states else x
+    kind: str
+    in_size: int | Sequence[int]
+    hidden_size: int | Sequence[int]
+    layers: int
+    bidirectional: bool
+    bias: bool
+    states: bool
+    factorization: str
+    rank: Rank
+    nonlinearity: str = "tanh"
 
-    inputs = ["x[b,t,i]", *(f"{name}0[l,b,o]" for name in memory if states)]
-    known = {"i": math.prod(ins)} | ({"o": math.prod(outs), "l": layers * len(ways)} if states else {})
-    return tn.model(forward, inputs=inputs, **known)
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """The names of the states."""
+        return ("h", "c") if self.kind == "lstm" else ("h",)
+
+    def graph(self) -> tn.Graph:
+        """All layers, in one or both directions."""
+        ins, outs = (
+            check_sizes((size,) if isinstance(size, int) else size, what)
+            for size, what in ((self.in_size, "in_size"), (self.hidden_size, "hidden_size"))
+        )
+        if form_named(self.factorization) != "dense" and len(ins) != len(outs):
+            message = f"in_size {ins} has {len(ins)} mode(s), and hidden_size {outs} has {len(outs)}"
+            raise ShapeError(message, fix="give as many of each")
+        count(self.layers, "layers", 1)
+        ways = ("onward", "backward") if self.bidirectional else ("onward",)  # torch modules have a forward
+        wide = (len(ways) * outs[0], *outs[1:])
+
+        def forward(x: tn.Tensor, *starts: tn.Tensor) -> Any:
+            lasts: list[tuple[tn.Tensor, ...]] = []
+            for number in range(self.layers):
+                found = []
+                for way in ways:
+                    pick = tn.layer(f"s[b,o] = z[{len(lasts)},b,o]", inputs="z[l,b,o]")
+                    layer = self.layer(wide if number else ins, outs, way == "backward")
+                    made: Any = layer(x, *map(pick, starts), scope=f"layers.{number}.{way}")
+                    y, *last = made if self.states else (made,)
+                    found.append(y)
+                    lasts.append(tuple(last))
+                x = _joined("y[b,t,n] = concat[n]({})", "[b,t,n]", found) if len(ways) > 1 else found[0]
+            ends = (_joined("z[l,b,o] = concat[l]({})", "[b,o]", each) for each in zip(*lasts, strict=True))
+            return (x, *ends) if self.states else x
+
+        inputs = ["x[b,t,i]", *(f"{name}0[l,b,o]" for name in self.memory if self.states)]
+        known = {"i": math.prod(ins)}
+        known |= {"o": math.prod(outs), "l": self.layers * len(ways)} if self.states else {}
+        return tn.model(forward, inputs=inputs, **known)
+
+    def layer(self, ins: tuple[int, ...], outs: tuple[int, ...], back: bool) -> tn.Graph:
+        """One layer in one direction."""
+        i, o, p = (
+            [f"{letter}{n}" for n in range(1, len(sizes) + 1)]
+            for letter, sizes in zip("iop", (ins, outs, outs), strict=True)
+        )
+        x, out, inner = map(composite, (i, o, p))
+        sizes: dict[str, Any] = dict(zip([*i, *o, *p], [*ins, *outs, *outs], strict=True))
+        before = "t+1" if back else "t-1"
+        words = {"before": before, "o": out, "act": self.nonlinearity}
+        for letter in LETTERS[self.kind]:
+            for part, read, name, axes, lengths, ranks in (
+                ("x", f"x[b,t,{x}]", f"W{letter}", i, ins, "r"),
+                ("h", f"h[b,{before},{inner}]", f"U{letter}", p, outs, "q"),
+            ):
+                weight = self.weight(name, (o, axes), (outs, lengths), ranks)
+                sizes |= weight.ranks
+                words[f"{part}{letter}"] = f"{read} * {weight}"
+            words[f"b{letter}"] = f"b{letter}[{out}]" if self.bias else "0"
+        words["un"] = f"un[{out}]" if self.bias else "0"
+        lines = [
+            f"{name}[b,t,{out}] = {line.format(**words).replace(' + 0', '')}"
+            for name, line in GATES[self.kind].items()
+        ]
+        inputs, outputs = [f"x[b,t,{x}]"], ["h"]
+        first, last = ("+1", "0") if back else ("-1", "-1")
+        for name in self.memory if self.states else ():
+            lines += [f"{name}[b,{first},{out}] = {name}0[b,{out}]"]
+            lines += [f"{name}_last[b,{out}] = {name}[b,{last},{out}]"]
+            inputs.append(f"{name}0[b,{out}]")
+            outputs.append(f"{name}_last")
+        return tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes)
+
+    def weight(
+        self, name: str, axes: Sequence[Sequence[str]], sizes: Sequence[Sequence[int]], ranks: str
+    ) -> Factored:
+        """The weight of a gate; its factors are named after it."""
+        form = form_named(self.factorization)
+        plain = factored(form, axes, sizes, self.rank)
+        factors = {each.name: name if form == "dense" else f"{name}_{each.name}" for each in plain.factors}
+        called = factors | {each: f"{ranks}{each[1:]}" for each in plain.ranks}
+        return factored(form, axes, sizes, self.rank, called)
 
 
-def _modes(size: int | Sequence[int], what: str) -> tuple[int, ...]:
-    return check_sizes((size,) if isinstance(size, int) else size, what)
-
-
-def _joined(line: str, axes: str, parts: Sequence[tn.Tensor]) -> tn.Tensor:
+def _joined(line: str, axes: str, parts: Sequence[tn.Tensor]) -> Any:
     """The concatenation of tensors by the equation `line`."""
     names = [f"a{number}{axes}" for number in range(len(parts))]
-    joined: Callable[..., Any] = tn.layer(line.format(", ".join(names)), inputs=names)
-    found: tn.Tensor = joined(*parts)
-    return found
+    return tn.layer(line.format(", ".join(names)), inputs=names)(*parts)
 
 
-# ---------------------------------------------------------------------------- one layer, one direction
+# ---------------------------------------------------------------------------- linear recurrences
 
 
-def _layer(
-    kind: str,
-    ins: tuple[int, ...],
-    outs: tuple[int, ...],
-    back: bool,
-    bias: bool,
-    states: bool,
-    form: str,
-    rank: Rank,
-    nonlinearity: str,
-) -> tn.Graph:
-    i, o, p = (
-        [f"{letter}{n}" for n in range(1, len(sizes) + 1)]
-        for letter, sizes in zip("iop", (ins, outs, outs), strict=True)
-    )
-    x, out, inner = map(composite, (i, o, p))
-    sizes: dict[str, Any] = dict(zip([*i, *o, *p], [*ins, *outs, *outs], strict=True))
-    before = "t+1" if back else "t-1"
-    words = {"before": before, "o": out, "act": nonlinearity}
-    for letter in LETTERS[kind]:
-        for part, read, axes, lengths, ranks in (
-            ("x", f"x[b,t,{x}]", i, ins, "r"),
-            ("h", f"h[b,{before},{inner}]", p, outs, "q"),
-        ):
-            weight = _weight(
-                form, "W" if part == "x" else "U", letter, (o, axes), (outs, lengths), rank, ranks
-            )
-            sizes |= weight.ranks
-            words[f"{part}{letter}"] = f"{read} * {weight}"
-        words[f"b{letter}"] = f"b{letter}[{out}]" if bias else "0"
-    words["un"] = f"un[{out}]" if bias else "0"
+FEATURES = {
+    "cosine": "where(index(p) == 0, cos(pi / 2 * x[b,t]), sin(pi / 2 * x[b,t]))",
+    "share": "where(index(p) == 0, 1 - x[b,t], x[b,t])",
+}
+"""The two features p of a number from 0 to 1, for a matrix product."""
+
+
+@checked
+def state_space(dim: Size, states: Size = 16) -> tn.Graph:
+    """h_t = a·h_{t-1} + (1 − a)·B·x_t, y_t = Σ C·h_t + D·x_t, channel by channel, with a = exp(−exp(step + rate)).
+
+    Input: x[b, t, c]. Output: y[b, t, c]. Each channel has its own states, and each state its own decay rate.
+
+    Args:
+        dim: the number of channels.
+        states: the number of states of each channel.
+
+    Source: Gu et al. (2022), "On the parameterization and initialization of diagonal state space models", with
+    real rates.
+
+    Example:
+        >>> tn.parameter_count(state_space(8, 4))
+        112
+    """
+    text = """
+        step[c]: parameter(value=-3)
+        decay[c,n] = exp(-exp(step[c] + rate[c,n]))
+        h[b,t,c,n] = decay[c,n] * h[b,t-1,c,n] + (1 - decay[c,n]) * B[c,n] * x[b,t,c]
+        y[b,t,c] = h[b,t,c,n] * C[c,n] + D[c] * x[b,t,c]
+    """
+    sizes = {"c": dim, "n": states}
+    return sized_layer(text, "x[b,t,c]", sizes)
+
+
+@checked
+def linear_attention(dim: Size, heads: Size = 1, *, bias: bool = False) -> tn.Graph:
+    """y_t = φ(q_t)·S_t / (φ(q_t)·n_t), S_t = S_{t-1} + φ(k_t)⊗v_t, n_t = n_{t-1} + φ(k_t), with φ = elu + 1.
+
+    Input: x[b, t, D]. Output: y[b, t, D]. Causal attention whose state does not grow with the length. q, k and v are
+    projections of x, and the heads are joined by an output projection.
+
+    Args:
+        dim: the width D.
+        heads: the number of heads, which divides the width.
+        bias: whether the projections have biases.
+
+    Raises:
+        ShapeError: the heads do not divide the width.
+
+    Source: Katharopoulos et al. (2020), "Transformers are RNNs", eq. 16 to 20.
+
+    Example:
+        >>> tn.parameter_count(linear_attention(16, 4))
+        1024
+    """
     lines = [
-        f"{name}[b,t,{out}] = {line.format(**words).replace(' + 0', '')}"
-        for name, line in GATES[kind].items()
+        f"{name}[b,t,h,d] = x[b,t,c] * W{name}[(h,d),c]" + (f" + b{name}[(h,d)]" if bias else "")
+        for name in "qkv"
     ]
-    memory = ("h", "c") if kind == "lstm" else ("h",)
-    if states:
-        first, last = ("+1", "0") if back else ("-1", "-1")
-        lines += [f"{name}[b,{first},{out}] = {name}0[b,{out}]" for name in memory]
-        lines += [f"{name}_last[b,{out}] = {name}[b,{last},{out}]" for name in memory]
-    inputs = [f"x[b,t,{x}]", *(f"{name}0[b,{out}]" for name in memory if states)]
-    outputs = ["h", *(f"{name}_last" for name in memory if states)]
-    return tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes)
+    text = "\n".join(
+        [
+            *lines,
+            "f[b,t,h,d] = elu(q[b,t,h,d]) + 1",
+            "g[b,t,h,d] = elu(k[b,t,h,d]) + 1",
+            "S[b,t,h,d,e] = S[b,t-1,h,d,e] + g[b,t,h,d] * v[b,t,h,e]",
+            "m[b,t,h,d] = m[b,t-1,h,d] + g[b,t,h,d]",
+            "o[b,t,h,e] = f[b,t,h,d] * S[b,t,h,d,e] / sum[d](f[b,t,h,d] * m[b,t,h,d])",
+            "y[b,t,a] = o[b,t,h,e] * Wo[a,(h,e)]" + (" + bo[a]" if bias else ""),
+        ]
+    )
+    width = divided(dim, heads, "dim", "heads")
+    sizes = {"c": dim, "a": dim, "h": heads, "d": width, "e": width}
+    return sized_layer(text, "x[b,t,c]", sizes)
 
 
-def _weight(
-    form: str,
-    name: str,
-    gate: str,
-    axes: Sequence[Sequence[str]],
-    sizes: Sequence[Sequence[int]],
-    rank: Rank,
-    ranks: str,
-) -> Any:
-    """The weight of a gate; its factors are named after the gate."""
-    plain = factored(form, axes, sizes, rank)
-    factors = {each.name: f"{name}{gate}_{each.name}" for each in plain.factors}
-    called = {"W": f"{name}{gate}"} if form == "dense" else factors
-    return factored(form, axes, sizes, rank, called | {each: f"{ranks}{each[1:]}" for each in plain.ranks})
+@checked
+def matrix_product(length: int, classes: Size, *, bond: Size = 16, features: str = "cosine") -> tn.Graph:
+    """v_t = v_{t-1} + v_{t-1}·(Σ_p A_t[p]·φ_p(x_t)), y = W·v_T: one matrix for each position, linear in φ(x_t).
+
+    Input: x[b, t] of numbers from 0 to 1. Output: y[b, K]. The layer is a tensor train over the features of all
+    positions. Its cores are initialized near the identity.
+
+    Args:
+        length: the number of positions, such as the pixels of an image.
+        classes: K.
+        bond: the size of the state, the rank of the train.
+        features: φ, two features of a number: "cosine", cos(πx/2) and sin(πx/2), or "share", 1 − x and x.
+
+    Raises:
+        ShapeError: a choice is unknown.
+
+    Source: Stoudenmire and Schwab (2016), "Supervised learning with tensor networks".
+
+    Example:
+        >>> tn.parameter_count(matrix_product(784, 10, bond=4))
+        25132
+    """
+    count(length, "length", 1)
+    chosen(features, tuple(FEATURES), "features")
+    text = f"""
+        A[t,r,p,s]: parameter(std={(length**-0.5) / 4:.6g})
+        start[r]: parameter(value=1)
+        f[b,t,p] = {FEATURES[features]}
+        v[b,-1,r] = start[r]
+        v[b,t,s] = v[b,t-1,s] + v[b,t-1,r] * A[t,r,p,s] * f[b,t,p]
+        y[b,k] = v[b,-1,r] * W[k,r]
+    """
+    sizes = {"t": length, "k": classes, "r": bond, "p": 2}
+    return sized_layer(text, "x[b,t]", sizes)

@@ -21,20 +21,20 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, pair, positive, real, sized_layer, sized_model, when
-
-__all__ = [
-    "PRESETS",
-    "Pair",
-    "Parts",
-    "Windows",
-    "padded",
-    "stages",
-    "swin",
-    "window_attention",
-    "window_weights",
-]
+from .checked import (
+    Size,
+    checked,
+    chosen,
+    count,
+    divided,
+    pair,
+    positive,
+    real,
+    sized_layer,
+    sized_model,
+    when,
+    with_presets,
+)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "swin_t": {"dim": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)},
@@ -179,7 +179,7 @@ def indented(lines: str) -> str:
     return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
-@checked
+@with_presets(PRESETS)
 def swin(
     image: int | tuple[int, int] = 224,
     patch: int = 4,

@@ -26,8 +26,8 @@ from tensornet.errors import ShapeError
 from tensornet.weights.ranks import Rank
 
 from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, positive, real, sized_layer, when
+from .checked import Size, checked, chosen, count, divided, positive, real, sized_layer, when, with_presets
+from .multilinear import trl
 from .swin import (
     IMAGE,
     MEAN,
@@ -43,9 +43,6 @@ from .swin import (
     window_sizes,
     window_weights,
 )
-from .trl import trl
-
-__all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
 
 Modes = tuple[int, int, int]
 Sizes = tuple[Size, Size, Size]
@@ -166,7 +163,7 @@ def contraction(
     return sized_layer(f"{left} = {right}", "x", sizes)
 
 
-@checked
+@with_presets(PRESETS)
 def tensor_swin(
     image: int | tuple[int, int] = 224,
     patch: int = 4,
@@ -227,26 +224,13 @@ def tensor_swin(
         True
     """
     height, width = (image, image) if isinstance(image, int) else tuple(image)
-    modes, heads = [tuple(each) for each in modes], [tuple(each) for each in heads]  # type: ignore[misc]
     parts = (tensorized,) if isinstance(tensorized, str) else tuple(tensorized)
     _check(modes, depths, heads, parts, (height, width, patch, window))
-    named: tuple[Sizes, ...] = tuple((f"A{n}", f"B{n}", f"C{n}") for n in range(len(modes)))
-    parted: tuple[Sizes, ...] = tuple((f"a{n}", f"b{n}", f"c{n}") for n in range(len(modes)))
     grid = (-(-height // patch), -(-width // patch))
 
     chosen(activation, ACTIVATIONS, "activation")
-    layers = _Layers(
-        named,
-        parted,
-        parts=parts,
-        ratios=ratios,
-        weights=weights,
-        position_bias=position_bias,
-        projected=projected,
-        activation=activation,
-        eps=eps,
-        dropout=real(dropout, "dropout", 0, 1),
-    )
+    dropout = real(dropout, "dropout", 0, 1)
+    layers = _Layers(parts, ratios, weights, position_bias, projected, activation, eps, dropout)
     last, windows = len(modes) - 1, Windows(window, narrow, padding)
     dropped = real(stochastic_depth, "stochastic_depth", 0, 1)
 
@@ -269,9 +253,10 @@ def tensor_swin(
 
     sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch}
     sizes |= when("head" not in parts, K=classes)
-    for names, values, needed in ((named, modes, [1] * len(modes)), (parted, heads, depths)):
-        for each, numbers, used in zip(names, values, needed, strict=True):
-            sizes |= dict(zip(map(str, each), numbers, strict=True)) if used else {}
+    for stage, numbers in enumerate(modes):
+        sizes |= zip(layers.named(stage), numbers, strict=True)
+    for stage, numbers in enumerate(heads):
+        sizes |= zip(layers.parted(stage), numbers, strict=True) if depths[stage] else {}
     return tn.model(forward, inputs="x[b,C,H,W]", **sizes)
 
 
@@ -280,13 +265,9 @@ class _Layers:
     """The layers of each stage; some parts are tensorized and the others dense.
 
     Attributes:
-        named: the names of the modes of each stage.
-        parted: the names of the numbers of heads along each mode.
         parts, ratios, weights, position_bias, projected, activation, eps, dropout: as in `tensor_swin`.
     """
 
-    named: tuple[Sizes, ...]
-    parted: tuple[Sizes, ...]
     parts: tuple[str, ...]
     ratios: Modes
     weights: str
@@ -298,83 +279,68 @@ class _Layers:
 
     def together(self) -> Parts:
         """The parts for `stages`. Equal layers share one graph."""
-        return Parts(
-            wide=self.wide,
-            norm=self.norm,
-            attend=functools.cache(self.attend),
-            mlp=functools.cache(self.mlp),
-            merge=self.merge,
-            merge_norm=lambda stage: norm(f"4*{self.wide(stage)}", self.eps),
-        )
+        attend, mlp = functools.cache(self.attend), functools.cache(self.mlp)
+        return Parts(self.wide, self.norm, attend, mlp, self.merge, self.merge_norm)
+
+    def named(self, stage: int) -> tuple[str, str, str]:
+        """The names of the modes of a stage."""
+        return f"A{stage}", f"B{stage}", f"C{stage}"
+
+    def parted(self, stage: int) -> tuple[str, str, str]:
+        """The names of the numbers of heads of a stage along each mode."""
+        return f"a{stage}", f"b{stage}", f"c{stage}"
 
     def wide(self, stage: int) -> str:
         """The width of a stage, as a product of modes."""
-        return "*".join(map(str, self.named[stage]))
+        return "*".join(self.named(stage))
 
     def many(self, stage: int) -> str:
         """The number of heads of a stage, as a product."""
-        return "*".join(map(str, self.parted[stage]))
+        return "*".join(self.parted(stage))
 
     def norm(self, stage: int) -> tn.Graph:
         """The norm of a stage."""
         return norm(self.wide(stage), self.eps)
 
+    def merge_norm(self, stage: int) -> tn.Graph:
+        """The norm of four merged patches."""
+        return norm(f"4*{self.wide(stage)}", self.eps)
+
     def attend(self, stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
         """Window attention of a stage, with its output projection if there is one."""
-        if "qkv" not in self.parts and "output" not in self.parts and self.projected:
-            return window_attention(
-                self.wide(stage), self.many(stage), side, grid=whole, shift=shift, weights=self.weights
-            )
+        how: dict[str, Any] = {"grid": whole, "shift": shift, "weights": self.weights}
+        apart = not self.projected or "output" in self.parts
         if "qkv" in self.parts:
-            core = tensor_window_attention(
-                self.named[stage],
-                self.parted[stage],
-                side,
-                grid=whole,
-                shift=shift,
-                weights=self.weights,
-                position_bias=self.position_bias,
-            )
+            modes, heads = self.named(stage), self.parted(stage)
+            core = tensor_window_attention(modes, heads, side, position_bias=self.position_bias, **how)
         else:
-            core = window_attention(
-                self.wide(stage),
-                self.many(stage),
-                side,
-                grid=whole,
-                shift=shift,
-                weights=self.weights,
-                projected=False,
-            )
-        if not self.projected:
+            core = window_attention(self.wide(stage), self.many(stage), side, projected=not apart, **how)
+        if not self.projected or ("qkv" not in self.parts and not apart):
             return core
-        out = (
-            contraction(self.named[stage], self.named[stage])
-            if "output" in self.parts
-            else projection(self.wide(stage), self.wide(stage))
-        )
+        if apart:
+            out = contraction(self.named(stage), self.named(stage))
+        else:
+            out = projection(self.wide(stage), self.wide(stage))
         return chain(core, out, second="output")
 
     def mlp(self, stage: int) -> tn.Graph:
         """The MLP of a stage. A tensorized one widens each mode, a dense one all channels at once."""
-        modes_of = self.named[stage]
+        modes_of = self.named(stage)
+        curve: dict[str, Any] = {"activation": self.activation, "dropout": self.dropout}
         hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(self.ratios, modes_of, strict=True))  # type: ignore[assignment]
         if "mlp" not in self.parts:
-            return feed_forward(
-                self.wide(stage),
-                f"{prod(self.ratios)}*{self.wide(stage)}",
-                activation=self.activation,
-                dropout=self.dropout,
-            )
-        first = contraction(modes_of, hidden, activation=self.activation, dropout=self.dropout)
+            wide = self.wide(stage)
+            return feed_forward(wide, f"{prod(self.ratios)}*{wide}", **curve)
+        first = contraction(modes_of, hidden, **curve)
         return chain(first, contraction(hidden, modes_of), first="first", second="second")
 
     def merge(self, stage: int) -> tn.Graph:
         """The layer that maps the channels of four merged patches to those of the next stage."""
         if "merge" not in self.parts:
             return projection(f"4*{self.wide(stage)}", self.wide(stage + 1), bias=False)
-        r1, r2, c = self.named[stage]
+        r1, r2, c = self.named(stage)
         layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
-        return chain(layer, contraction((r1, r2, f"4*{c}"), self.named[stage + 1], bias=False))
+        return chain(layer, contraction((r1, r2, f"4*{c}"), self.named(stage + 1), bias=False))
 
 
 def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") -> tn.Graph:

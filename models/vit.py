@@ -1,4 +1,4 @@
-"""The Vision Transformer: an image as a sequence of patches (Dosovitskiy et al. 2021).
+"""The Vision Transformer: an image as a sequence of patches (Dosovitskiy et al. 2021); and DeiT.
 
 z₀  = [x_class; x_p¹E; …; x_pᴺE] + E_pos,   E ∈ R^{(P²·C)×D}, E_pos ∈ R^{(N+1)×D}      (1)
 z′ₗ = MSA(LN(zₗ₋₁)) + zₗ₋₁                                          l = 1 … L           (2)
@@ -8,19 +8,26 @@ y   = LN(z_L⁰)                                                                
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensornet.api as tn
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, sized_model, when
-from .patches import CLASS_TOKEN, grid_of, patch_embedding
+from .checked import (
+    Size,
+    chosen,
+    divided,
+    encoder_sizes,
+    pair,
+    sized_layer,
+    sized_model,
+    when,
+    with_presets,
+)
 
-__all__ = ["PRESETS", "vit"]
-
-PRESETS: dict[str, dict[str, Any]] = {
+VIT_PRESETS: dict[str, dict[str, Any]] = {
     f"vit_{name}_{patch}": {"patch": patch, "dim": dim, "depth": depth, "heads": heads}
     for name, dim, depth, heads in [
         ("ti", 192, 12, 3),
@@ -39,7 +46,7 @@ HIDDEN = "h[b,f] = tanh(x[b,c] * W[f,c] + bias[f])"
 HEADS = ("linear", "mlp")
 
 
-@checked
+@with_presets(VIT_PRESETS)
 def vit(
     image: Size | tuple[Size, Size] = 224,
     patch: Size | tuple[Size, Size] = 16,
@@ -92,10 +99,7 @@ def vit(
         86567656
     """
     grid, sides = grid_of(image, patch)
-    hidden = f"4*({dim})" if hidden is None else hidden
     chosen(head, HEADS, "head")
-    divided(dim, heads, "dim", "heads")
-    count(depth, "depth")
     cut, ln = patch_embedding("D", sides), norm("D", eps)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
     layer = encoder_layer(attention("D", "h", bias=qkv_bias), mlp, ln, dropout=dropout)
@@ -113,6 +117,151 @@ def vit(
             y = tn.layer(HIDDEN, inputs="x", f="D")(y, scope="pre_head")
         return projection("D", "K", start="zeros" if head == "linear" else None)(y, scope="head")
 
-    sizes = {"C": channels, **grid, "D": dim}
-    sizes |= when(depth, h=heads, F=hidden) | when(classes is not None and not tokens, K=classes)
+    sizes = {"C": channels, **grid, **encoder_sizes(dim, depth, heads, hidden)}
+    sizes |= when(classes is not None and not tokens, K=classes)
     return sized_model(forward, "x[b,C,H,W]", sizes)
+
+
+# ---------------------------------------------------------------------------- DeiT
+#
+# The data-efficient image Transformer has a second token, for distillation.
+#
+# z₀  = [x_class; x_distill; x_p¹E; …; x_pᴺE] + E_pos,   then as `vit`
+# y   = (W_c·z_L⁰ + b_c + W_d·z_L¹ + b_d) / 2                              (Touvron et al. 2021, §4)
+
+
+DEIT_PRESETS: dict[str, dict[str, Any]] = {
+    f"deit_{name}_16": {"dim": dim, "heads": heads}
+    for name, dim, heads in [("ti", 192, 3), ("s", 384, 6), ("b", 768, 12)]
+}
+"""The distilled models of Touvron et al. (2021), table 1. `vit_ti_16`, `vit_s_16`, `vit_b_16` lack the second token."""
+
+DEIT_HEADS = ("both", "class")
+
+DISTILLED = "y[b,d] = z[b,1,d]"
+"""The distillation token, which learns from the teacher."""
+
+MEAN = "y[b,k] = (p[b,k] + q[b,k]) / 2"
+
+
+@with_presets(DEIT_PRESETS)
+def deit(
+    image: Size | tuple[Size, Size] = 224,
+    patch: Size | tuple[Size, Size] = 16,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size | None = None,
+    classes: Size | None = 1000,
+    *,
+    channels: Size = 3,
+    head: str = "both",
+    activation: str = "gelu",
+    qkv_bias: bool = True,
+    eps: float = 1e-6,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """A distilled Vision Transformer over images.
+
+    Input: x[b, C, H, W]. Output: logits[b, K]; without classes all tokens LN(z_L)[b, N+2, D]: the class token, the
+    distillation token and the patches.
+
+    Parameters: those of `vit`, 2·D (the second token and its position) and, with head="both", D·K + K (its classifier).
+
+    Args:
+        image: H and W, or one number for both.
+        patch: P; it divides H and W. Patches need not be square.
+        dim: D.
+        depth: L, the number of layers.
+        heads: the number of attention heads, which divides D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        classes: K, or None for no classifier.
+        channels: C.
+        head: "both": the mean of the logits of both tokens, as in evaluation; "class": those of the class token.
+        activation, qkv_bias, eps, dropout: as in `vit`.
+
+    Raises:
+        ShapeError: the patch does not divide the image, or the heads do not divide the width.
+
+    Source: Touvron et al. (2021), "Training data-efficient image transformers & distillation through attention".
+
+    Example:
+        >>> tn.parameter_count(deit(dim=384, heads=6))
+        22436432
+    """
+    grid, sides = grid_of(image, patch)
+    chosen(head, DEIT_HEADS, "head")
+    cut, ln = patch_embedding("D", sides, tokens=("cls", "distill")), norm("D", eps)
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+    layer = encoder_layer(attention("D", "h", bias=qkv_bias), mlp, ln, dropout=dropout)
+
+    def forward(x: tn.Tensor) -> Any:
+        z = cut(x, scope="embed")
+        for number in range(depth):
+            z = layer(z, scope=f"blocks.{number}")
+        z = ln(z, scope="norm")
+        if classes is None:
+            return z
+        classify = projection("D", "K")
+        y = classify(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="head")
+        if head == "class":
+            return y
+        taught = classify(tn.layer(DISTILLED, inputs="z")(z), scope="distilled_head")
+        return tn.layer(MEAN, inputs="p q")(y, taught)
+
+    sizes = {"C": channels, **grid, **encoder_sizes(dim, depth, heads, hidden)}
+    sizes |= when(classes is not None, K=classes)
+    return sized_model(forward, "x[b,C,H,W]", sizes)
+
+
+# ---------------------------------------------------------------------------- the patch embedding
+
+
+PATCHES = """
+    p[b,(p1,p2),d] = x[b,c,(p1,u),(p2,v)] * E[d,c,u,v]{bias}
+    z[b,n,d]       = concat[n]({tokens}, p[b,n,d])
+    z0[b,n,d]      = z[b,n,d] + pos[n,d]
+"""
+"""Eq. 1 of ViT: patches of P × P pixels, flattened and multiplied by E; the tokens; the positions."""
+
+CLASS_TOKEN = "y[b,d] = z[b,0,d]"
+"""The first of all tokens, z_L⁰ of eq. 4."""
+
+
+def patch_embedding(
+    dim: Size, patch: tuple[Size, Size], *, tokens: Sequence[str] = ("cls",), bias: bool = True
+) -> tn.Graph:
+    """z₀ = [tokens; x_p¹E; …; x_pᴺE] + E_pos (eq. 1).
+
+    Input: x[b, c, H, W]. Output: z0[b, n, d], the T tokens and then the N patches. Parameters: P²·C·dim (E), T·dim
+    (tokens), (N + T)·dim (positions), and dim with a bias.
+
+    Args:
+        dim: the width.
+        patch: the height and the width of patches.
+        tokens: the names of the vectors before the patches.
+        bias: whether a bias is added to the patches.
+
+    Source: Dosovitskiy et al. (2021), eq. 1.
+    """
+    text = PATCHES.format(
+        bias=" + bias[d]" if bias else "", tokens=", ".join(f"{token}[1,d]" for token in tokens)
+    )
+    start = dict.fromkeys([*tokens, "pos"], 0.02)
+    sizes = dict(zip("uvd", (*patch, dim), strict=True))
+    return sized_layer(text, "x", sizes, init=start)
+
+
+def grid_of(
+    image: Size | tuple[Size, Size], patch: Size | tuple[Size, Size]
+) -> tuple[dict[str, Size], tuple[str, str]]:
+    """The sizes of an image and its patches by name, and the names of the height and width of a patch.
+
+    Raises:
+        ShapeError: the patch does not divide the image.
+    """
+    (height, width), (u, v) = pair(image, "image"), pair(patch, "patch")
+    divided(height, u, "image height", "patch height")
+    divided(width, v, "image width", "patch width")
+    sizes = {"H": height, "W": width, "P": u}
+    return (sizes, ("P", "P")) if u == v else ({**sizes, "Q": v}, ("P", "Q"))

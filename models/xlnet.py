@@ -21,10 +21,16 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN
 from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
-from .checked import checked
-from .dimensions import Size, chosen, count, divided, halved, sized_model, when
-
-__all__ = ["PRESETS", "xlnet"]
+from .checked import (
+    Size,
+    chosen,
+    count,
+    encoder_sizes,
+    halved,
+    sized_model,
+    when,
+    with_presets,
+)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "xlnet_base": {"vocabulary": 32000, "dim": 768, "depth": 12, "heads": 12, "hidden": 3072},
@@ -215,7 +221,7 @@ class _Streams:
         return encoder_layer(attend, mlp, norm("D", self.eps), pre=False, dropout=self.dropout)
 
 
-@checked
+@with_presets(PRESETS)
 def xlnet(
     vocabulary: Size = 32000,
     dim: Size = 768,
@@ -289,9 +295,7 @@ def xlnet(
         chosen(each, tuple(MASKS), "mask")
     if head == "classes" and two_streams:
         raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
-    divided(dim, heads, "dim", "heads")
     halved(dim, "dim")
-    count(depth, "depth")
     if clamp_len is not None:
         count(clamp_len, "clamp_len", 1)
     stream = _Streams(masks, causal, segments, memory, clamp_len, bi_data, empty, activation, eps, dropout)
@@ -328,6 +332,9 @@ def xlnet(
     inputs |= {MASKS[each][0].split("[")[0]: MASKS[each][0] for each in masks}
     inputs |= when(segments, segment="segment[b,n]")
     inputs |= {f"memory{n}": f"memory{n}[b,past,D]" for n in range(depth)} if memory else {}
-    sizes: dict[str, Any] = {"V": vocabulary, "D": dim}
-    sizes |= when(depth, h=heads, F=hidden) | when(head == "classes", K=classes)
+    sizes = {
+        "V": vocabulary,
+        **encoder_sizes(dim, depth, heads, hidden),
+        **when(head == "classes", K=classes),
+    }
     return sized_model(forward, inputs, sizes)

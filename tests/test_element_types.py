@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.backends.array_api import of
-from tensornet.models.positions import fourier_features, sinusoidal_positions
-from tensornet.models.resize import CONVENTIONS, resize_positions
+from tensornet.models.positions import CONVENTIONS, fourier_features, resize_positions, sinusoidal_positions
 from tensornet.ops.table import FUNCTIONS
 from tensornet.protocol import load_backend
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.models.resize import CONVENTIONS
+from tensornet.models.positions import CONVENTIONS
 
 from .conftest import examples, those_of
 

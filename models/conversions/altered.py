@@ -13,8 +13,6 @@ from tensornet.errors import ShapeError
 
 from .names import check_derived
 
-__all__ = ["check_unaltered"]
-
 READ = re.compile(
     r"^(eps|variance_epsilon|act|act_fn|activation_fn|activation_function|intermediate_act_fn|transform_act_fn)$"
 )

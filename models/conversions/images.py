@@ -7,10 +7,9 @@ from typing import Any
 import tensornet.api as tn
 
 from ..clip import clip_text, clip_vision
-from ..deit import deit
 from ..perceiver import perceiver
 from ..swin import swin
-from ..vit import vit
+from ..vit import deit, vit
 from .names import (
     ENCODER,
     Converter,
@@ -24,8 +23,6 @@ from .names import (
     table,
 )
 from .torch_layers import batch_norm
-
-__all__ = ["IMAGES"]
 
 IMAGE = {"image": "image_size", "patch": "patch_size", "channels": "num_channels"}
 """Our settings of images, and what configurations call them."""

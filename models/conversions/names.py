@@ -14,25 +14,6 @@ from tensornet.errors import ShapeError
 
 from ..blocks import ACTIVATIONS, activated
 
-__all__ = [
-    "ENCODER",
-    "Converter",
-    "Made",
-    "Names",
-    "activation_of",
-    "alike",
-    "check_derived",
-    "configured",
-    "eps_of",
-    "known_base",
-    "known_class",
-    "part_of",
-    "refuse",
-    "resolved",
-    "stacked_names",
-    "table",
-]
-
 
 @dataclass(frozen=True)
 class Made:

@@ -8,8 +8,7 @@ from typing import Any
 import tensornet.api as tn
 
 from ..bert import bert
-from ..gpt2 import gpt2
-from ..llama import llama
+from ..causal import gpt2, llama
 from ..positions import Rotary, sinusoidal_positions
 from ..transformer import transformer
 from ..xlnet import xlnet
@@ -26,8 +25,6 @@ from .names import (
     refuse,
     table,
 )
-
-__all__ = ["TEXTS"]
 
 BERT = """
     is         embedding.E         embeddings.word_embeddings.weight

@@ -11,8 +11,6 @@ from ..blocks import norm, projection
 from ..convolution import windows_of
 from .names import Made, Names, refuse
 
-__all__ = ["LAYERS", "RANKED", "Layer", "batch_norm"]
-
 Layer = Callable[[Any], "tuple[tn.Graph, Names]"]
 
 PLACES = ("ijk", "pqr", "uvw")

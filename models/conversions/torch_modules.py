@@ -27,8 +27,6 @@ from .names import (
 )
 from .torch_layers import LAYERS, RANKED, Layer
 
-__all__ = ["MODULES"]
-
 # ---------------------------------------------------------------------------- attention and Transformers
 
 SIDES: dict[str, tuple[str, dict[str, str]]] = {

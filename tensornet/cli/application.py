@@ -20,8 +20,6 @@ from .graphs import count, draw, plan, sweep
 from .options import console
 from .study import study
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="tensornet",
     help="Layers as equations: their formulas, their plans, and what compression costs.",

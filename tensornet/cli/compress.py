@@ -19,8 +19,6 @@ from .options import Inputs, Json, Outputs, Sizes, Texts, answer, console, equat
 if TYPE_CHECKING:
     from ..compression.compressed import Compressed
 
-__all__ = ["compress"]
-
 Part = float | None
 
 

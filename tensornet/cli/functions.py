@@ -13,8 +13,6 @@ from .options import Backend, Device, Dtype, Json, answer
 if TYPE_CHECKING:
     from ..ops.record import Function
 
-__all__ = ["calibrate", "functions"]
-
 
 def functions(
     name: Annotated[str, typer.Argument(help="A function, or a section; else all are listed.")] = "",

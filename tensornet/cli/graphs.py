@@ -17,8 +17,6 @@ from . import options
 if TYPE_CHECKING:
     from ..graph.graph import Graph
 
-__all__ = ["count", "draw", "plan", "sweep"]
-
 GRAPH = Path("graph.svg")
 EQUATIONS = "Equations, separated by `;` or new lines, a file of them, or `-`; or a layer or a model."
 

@@ -19,10 +19,6 @@ from ..errors import EquationError, ShapeError
 if TYPE_CHECKING:
     from ..graph.graph import Graph
 
-__all__ = ["Backend", "Device", "Dtype", "Inputs", "Json", "Named", "Outputs", "Settings", "Sizes"]
-__all__ += ["Texts", "Threads", "answer", "choices", "console", "equations_of", "graph_of", "pairs"]
-__all__ += ["says_equations", "settings_of", "sizes_of", "tell"]
-
 Option = typer.Option
 Texts = list[str] | None
 Named = Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")]

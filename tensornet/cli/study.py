@@ -13,8 +13,6 @@ from typer import Option
 from ..errors import TensornetError
 from .options import Device, Json, Texts, Threads, choices, pairs, settings_of
 
-__all__ = ["study", "workers_of"]
-
 Count = int | None
 
 

@@ -20,9 +20,6 @@ from tensornet.errors import TensornetError, near
 from .libraries import library
 from .task import Examples
 
-__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "labels_of", "load_arrays"]
-__all__ += ["name_of"]
-
 Data = str | Callable[[], Any] | None
 """Where examples come from: a name, a folder, a file, or a function that returns arrays or a data set."""
 

@@ -22,8 +22,6 @@ from .results import CompressedWeight, Compression, RunResult
 from .task import Examples, Task
 from .training import TrainingRun, logits_of, right_ones, sizes_of_batch
 
-__all__ = ["BUDGETS", "CompressedRow", "check_row", "classifier", "compressed_start"]
-
 BUDGETS = ("parameters", "flops", "seconds", "error")
 """The quantities that a budget may limit, as `tensornet.compress` takes them."""
 

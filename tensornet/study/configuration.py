@@ -22,8 +22,6 @@ from .task import OPTIMIZERS, BuiltRow, Examples, Recipe, Task, built, checked_s
 from .text import text
 from .thesis import thesis
 
-__all__ = ["Subject", "TASKS", "examples_of", "located"]
-
 BUDGET = "budget"
 """The placeholder in a row that is replaced by each of its budgets."""
 

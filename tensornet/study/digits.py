@@ -16,9 +16,6 @@ from .arrays import NAMES, Data, are_arrays, examples_of, load_arrays, name_of
 from .libraries import library
 from .task import Examples, Recipe, Task
 
-__all__ = ["CLASSES", "DIGITS", "SIDE", "STUDY", "TEST_IMAGES", "Rank", "Row", "build_graph"]
-__all__ += ["digits", "load_digits", "split_digits"]
-
 SIDE = 8
 """Pixels along each side of an image."""
 

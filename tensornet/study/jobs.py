@@ -31,9 +31,6 @@ from .store import RunStore, load_trained
 from .task import Recipe
 from .training import Hardware, Progress, TrainingRun, sizes_of_batch, train
 
-__all__ = ["Dask", "Job", "Processes", "Run", "Workers", "appraisals", "on_workers"]
-__all__ += ["settings_of", "train_job", "train_on_worker"]
-
 ROUNDS = 9
 """Measured turns of each classifier."""
 

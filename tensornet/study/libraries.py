@@ -9,8 +9,6 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import optional
 
-__all__ = ["NEEDED", "frozen", "library", "toml", "versions"]
-
 NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "pandas", "jinja2", "markdown_it")
 """The names to import; all are needed for every study."""
 

@@ -18,8 +18,6 @@ from tensornet.errors import TensornetError, TensornetWarning
 
 from .libraries import library
 
-__all__ = ["divided", "first", "is_first", "own_device", "part_like", "together", "whole"]
-
 Result = TypeVar("Result")
 
 PATIENCE = timedelta(days=7)

@@ -18,8 +18,6 @@ from .libraries import library
 from .results import pareto_front
 from .task import Task
 
-__all__ = ["FORMATS", "PICTURES", "draw"]
-
 FORMATS = ("png", "svg", "pdf")
 
 COLUMN, PAGE = 3.4, 7.0

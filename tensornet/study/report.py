@@ -23,8 +23,6 @@ from .results import COLUMNS, SHARES, Appraisal, RunResult, pareto_front, runs_o
 from .store import write_whole
 from .task import Recipe, Task
 
-__all__ = ["OUTPUTS", "report", "table", "write_outputs"]
-
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "–": "–"}
 TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of")
 """The columns that hold texts, not numbers."""

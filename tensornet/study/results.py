@@ -13,9 +13,6 @@ from tensornet.codec import Text, document
 from .libraries import library
 from .task import Recipe
 
-__all__ = ["Appraisal", "COLUMNS", "CompressedWeight", "Compression", "Epoch"]
-__all__ += ["pareto_front", "RunResult", "runs_of", "SHARES", "told", "Trained"]
-
 
 @document()
 @dataclass(frozen=True)

@@ -34,8 +34,6 @@ from .store import RunStore
 from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .training import Hardware
 
-__all__ = ["results_folder", "run_study"]
-
 
 def run_study(
     folder: Path,

@@ -21,8 +21,6 @@ from tensornet.files import whole
 from .libraries import library
 from .results import RunResult, Trained
 
-__all__ = ["RunFile", "RunStore", "load_trained", "read_tensors", "sealed_tensors", "write_whole"]
-
 Value = TypeVar("Value")
 Tensors = Mapping[str, Any]
 Texts = Mapping[str, str]

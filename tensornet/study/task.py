@@ -19,9 +19,6 @@ from tensornet.sizes import evaluate
 
 from .libraries import library
 
-__all__ = ["BuiltRow", "built", "check_classifier", "checked_seeds", "Examples", "OPTIMIZERS", "Recipe"]
-__all__ += ["Task"]
-
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adam": {"weight_decay": 0.0},

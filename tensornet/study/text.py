@@ -14,8 +14,6 @@ from .arrays import Data, columns_of, hub, labels_of, name_of
 from .libraries import library
 from .task import BuiltRow, Examples, Recipe, Task
 
-__all__ = ["load_texts", "text"]
-
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
 """The number of most frequent words that get a vector each."""

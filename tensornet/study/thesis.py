@@ -27,8 +27,6 @@ from .digits import split_digits
 from .libraries import frozen, toml
 from .task import BuiltRow, Examples, Recipe, Task, built
 
-__all__ = ["Source", "experiments", "fitting", "load_images", "read_mnist", "source_of", "thesis"]
-
 
 @functools.cache
 def experiments() -> dict[str, Any]:

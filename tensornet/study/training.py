@@ -28,10 +28,6 @@ from .results import Compression, Epoch, RunResult, Trained
 from .store import RunFile
 from .task import Examples, Recipe
 
-__all__ = ["PRECISIONS", "Hardware", "Progress", "TrainingRun", "augmented", "logits_of", "right_ones"]
-__all__ += ["CHECKPOINT_SECONDS", "sizes_of_batch", "train"]
-
-
 PRECISIONS = ("auto", "float32", "bfloat16")
 """The precisions for the contractions of a step; parameters stay in float32."""
 
