@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensornet.device.cost_model import SHORT_LOOP
-from tensornet.errors import no_positions, outside
+from tensornet.errors import check_inside, no_positions
 
 from .loops import along, in_pieces, recur
 from .positions import floor_divide, grouped_matmul, grouped_outer, remainder, top
@@ -210,9 +210,7 @@ class Functions:
         if not xp.isdtype(index.dtype, "integral"):
             raise no_positions(name, str(index.dtype))
         if 0 not in index.shape:
-            low, high = int(xp.min(index)), int(xp.max(index))
-            if low < 0 or high >= size:
-                raise outside(name, low if low < 0 else high, size)
+            check_inside(name, int(xp.min(index)), int(xp.max(index)), size)
         return _astype(xp, index, xp.int64)
 
     def floating(self, arrays: Any, otherwise: Any) -> Any:
@@ -256,6 +254,7 @@ class Functions:
         return xp.where(xp.asarray(kept, device=self.device(x)), x / (1.0 - rate), 0.0)
 
     def dropped(self, kept: Any, x: Any, rate: float, training: bool) -> Any:
+        """Dropout with a mask: x / (1 − rate) where it is kept, else 0. In evaluation, x in the shape of the mask."""
         xp = self.xp
         if training:
             return xp.where(kept, x / (1.0 - rate), 0.0)

@@ -38,12 +38,6 @@ def _summed(rows: Any, x: Any, count: int) -> Any:
     return made
 
 
-def _counted(rows: Any, count: int) -> Any:
-    import cupy
-
-    return cupy.bincount(rows, minlength=count)
-
-
 def _signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
     """The signature of a call; a device is not hashable."""
     return tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])
@@ -62,7 +56,7 @@ class CupyBackend(Plain):
 
         own = {
             "xp": xp,
-            **scatters(xp, xp.int64, _summed, _counted),
+            **scatters(xp, xp.int64, _summed),
             **strided_windows(xp, cupy.lib.stride_tricks.as_strided),
         }
         return {**namespace_of(Functions(xp, special.erf, special.expit)), **own}

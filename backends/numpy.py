@@ -64,12 +64,6 @@ def _summed(rows: Any, x: Any, count: int) -> Any:
     return (chosen @ x.reshape(rows.size, math.prod(x.shape[1:]))).reshape(made.shape)
 
 
-def _counted(rows: Any, count: int) -> Any:
-    import numpy
-
-    return numpy.bincount(rows, minlength=count)
-
-
 class NumpyBackend(Plain):
     """Arrays of NumPy, on the CPU."""
 
@@ -82,7 +76,7 @@ class NumpyBackend(Plain):
         own = {
             "np": numpy,
             "in_turn": in_turn,
-            **scatters(numpy, numpy.int64, _summed, _counted, lambda positions: True),
+            **scatters(numpy, numpy.int64, _summed, lambda positions: True),
             **strided_windows(numpy, numpy.lib.stride_tricks.as_strided),
         }
         return {**namespace_of(Functions(numpy, special("erf"), special("expit"))), **own}

@@ -104,8 +104,8 @@ def scatters(
     xp: Any,
     integer: Any,
     summed: Callable[[Any, Any, int], Any],
-    counted: Callable[[Any, int], Any],
     is_checked: Callable[[Any], bool] = lambda positions: False,
+    counted: Callable[[Any, int], Any] | None = None,
 ) -> dict[str, Callable[..., Any]]:
     """The functions that add up and count rows, for the namespace of a backend.
 
@@ -113,8 +113,8 @@ def scatters(
         xp: the library.
         integer: the element type of positions; of 64 bits where the library has it.
         summed: takes an index for each row, the rows and the number of indices, and returns the sums.
-        counted: takes indices and their number, and returns how often each occurs.
         is_checked: whether `within` has read these positions, where it is called.
+        counted: takes indices and their number, and returns how often each occurs; `bincount` if not given.
     """
 
     def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
@@ -137,7 +137,8 @@ def scatters(
     def scatter_count(positions: Any, size: int, inside: bool = False) -> Any:
         """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
         rows, count, all_rows = _rows_of(xp, positions, integer, size, inside and is_checked(positions))
-        return counted(rows, all_rows)[:count].reshape(*positions.shape[:-1], size)
+        found = counted(rows, all_rows) if counted else xp.bincount(rows, minlength=all_rows)
+        return found[:count].reshape(*positions.shape[:-1], size)
 
     return {"scatter_add": scatter_add, "scatter_count": scatter_count}
 

@@ -287,12 +287,13 @@ def checked_number(
     return int(given) if whole else given
 
 
-def outside(name: str, position: int, size: int) -> ShapeError:
-    """The error for a position outside its dimension."""
-    return ShapeError(
-        f"'{name}' holds the position {position}, where there are {size}",
-        fix=f"give whole numbers from 0 to {size - 1}" if size else "there is nothing to choose from",
-    )
+def check_inside(name: str, low: int, high: int, size: int) -> None:
+    """Raises a ShapeError if the least or the greatest position is outside its dimension."""
+    if low < 0 or high >= size:
+        raise ShapeError(
+            f"'{name}' holds the position {low if low < 0 else high}, where there are {size}",
+            fix=f"give whole numbers from 0 to {size - 1}" if size else "there is nothing to choose from",
+        )
 
 
 def no_positions(name: str, dtype: str) -> DtypeError:

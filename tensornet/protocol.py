@@ -35,7 +35,9 @@ class Kept:
 
 def signature_of(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
     """The signature of a call: class, shape, element type and device of each array."""
-    return tuple([(type(array), array.shape, array.dtype, array.device) for array in arrays])
+    return tuple(
+        [(type(array), array.shape, array.dtype, getattr(array, "device", None)) for array in arrays]
+    )
 
 
 class CallCache:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
-from tensornet.protocol import CallCache, backend_of
+from tensornet.protocol import backend_of
 
 from ..array_api import Plain, processor
 from ..templates import CONVOLUTIONS, KERNELS, standard
@@ -60,16 +60,10 @@ def _library() -> Any:
     return jax
 
 
-def _functions() -> Any:
-    """The module that imports JAX, loaded at its first use."""
+def _beside(name: str) -> Any:
+    """A module of this package that imports JAX, loaded at its first use."""
     _library()
-    return importlib.import_module(f"{__name__}.functions")
-
-
-def _sharding() -> Any:
-    """The module of sharded functions, loaded at its first use."""
-    _library()
-    return importlib.import_module(f"{__name__}.sharding")
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
@@ -81,15 +75,12 @@ class JaxBackend(Plain):
     name = "jax"
     templates = templates
 
-    def call_cache(self, most: int) -> CallCache:
-        return CallCache(most, _signature)
-
     def namespace(self) -> Mapping[str, Any]:
-        return {**_functions().NAMESPACE, **_sharding().FUNCTIONS}
+        return {**_beside("functions").NAMESPACE, **_beside("sharding").FUNCTIONS}
 
     def sharded(self, graph: Any, **options: Any) -> Any:
         """A graph as a function on a mesh of devices."""
-        return _sharding().ShardedFunction(graph, self, **options)
+        return _beside("sharding").ShardedFunction(graph, self, **options)
 
     def device(self, array: Any = None) -> str:
         jax = _library()
@@ -116,7 +107,7 @@ class JaxBackend(Plain):
             array = array if kind is None else array.astype(kind)
             return array if put is None else jax.device_put(array, put)
         if kind is None and str(getattr(array, "dtype", "")).endswith("bfloat16"):
-            kind = _functions().element("bfloat16")
+            kind = _beside("functions").element("bfloat16")
         import numpy
 
         held = numpy.array(backend_of(array).numpy(array), dtype=kind)  # jax.numpy.array compiles each shape
@@ -136,14 +127,9 @@ class JaxBackend(Plain):
         _library().block_until_ready(made)
 
 
-def _signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The signature of a call; a traced array has no device yet."""
-    return tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
-
-
 def _asked(dtype: str) -> Any:
     """The element type of a name; raises a BackendError if JAX does not have it."""
-    found = _functions().element(dtype)
+    found = _beside("functions").element(dtype)
     if str(found) != dtype:
         raise BackendError(
             f"JAX has no {dtype} unless jax_enable_x64 is on",

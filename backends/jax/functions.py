@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tensornet.errors import BackendError, ShapeError, no_positions
+from tensornet.errors import BackendError, ShapeError, check_inside, no_positions
 
 from ..array_functions import Functions, namespace_of
 from ..loops import in_pieces
 from ..positions import floor_divide, scatters
 from ..windows import Windows, convolutions, margins
-from .jit import check, looked, unlooked
+from .jit import looked, unlooked
 
 BLOCKS = 2
 """The number of blocks per matrix on average: with more, blocks would be fuller but read matrices more often."""
@@ -177,7 +177,7 @@ class _JaxFunctions(Functions):
         if index.size:
             with jax.ensure_compile_time_eval():  # the index has values, even inside a trace
                 low, high = int(index.min()), int(index.max())
-            check(low, high, size, name)
+            check_inside(name, low, high, size)
         return index.astype(int)
 
     def floor_divide(self, a: Any, b: Any) -> Any:
@@ -318,7 +318,7 @@ convolution, convolution_x, convolution_k = convolutions(_convolution, _convolut
 
 NAMESPACE = {
     **namespace_of(_JaxFunctions(jnp, jax.lax.erf, jax.nn.sigmoid)),
-    **scatters(jnp, int, _summed, _counted),
+    **scatters(jnp, int, _summed, counted=_counted),
     "convolution": convolution,
     "convolution_x": convolution_x,
     "convolution_k": convolution_k,

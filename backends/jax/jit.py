@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensornet.errors import outside
+from tensornet.errors import check_inside
 
 
 class _Here(threading.local):
@@ -34,12 +34,6 @@ _here = _Here()
 
 class _UnseenError(Exception):
     """Raised if positions that must be checked are in a loop, which cannot return them."""
-
-
-def check(low: int, high: int, size: int, name: str) -> None:
-    """Raises a ShapeError if a position is negative or not below the size."""
-    if low < 0 or high >= size:
-        raise outside(name, low if low < 0 else high, size)
 
 
 def looked(index: Any, size: int, name: str) -> None:
@@ -103,7 +97,7 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
         if met and isinstance(met[0][0], jax.core.Tracer):  # the call is inside another trace
             return function(*arrays, **options)
         for (low, high), (size, name) in zip(met, told[_kinds(arrays, options)] if met else (), strict=True):
-            check(int(low), int(high), size, name)
+            check_inside(name, int(low), int(high), size)
         return made
 
     return run

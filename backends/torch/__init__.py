@@ -187,9 +187,6 @@ class TorchBackend(Plain):
     def numpy(self, array: Any) -> Any:
         return as_numpy(array)
 
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype).removeprefix("torch.")
-
     def call_cache(self, most: int) -> CallCache:
         _library()
         found: CallCache = _beside("call_cache").GuardedCache(most, _beside("call_cache").signature)

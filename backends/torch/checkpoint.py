@@ -133,7 +133,8 @@ class _Recomputation:
     result: torch.Tensor | None = None
 
 
-class _Recipe(NamedTuple):
+@dataclass(frozen=True)
+class _Recipe:
     """Stands for a saved tensor, a view of a cheap result."""
 
     again: _Recomputation
@@ -150,7 +151,7 @@ class _Cheap(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         around = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        self._pack, self._unpack = around or (_itself, _itself)
+        self._pack, self._unpack = around or (lambda packed: packed,) * 2
         self.made: dict[int, _Made] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -173,9 +174,7 @@ class _Cheap(TorchFunctionMode):
             return _Packed(self._pack(tensor), tensor._version)
         again = made.again
         if not again.saved:
-            again.operands = tree_map_only(
-                torch.Tensor, lambda each: _Operand(self.pack(each.detach())), made.operands
-            )
+            again.operands = tree_map_only(torch.Tensor, lambda each: self.pack(each.detach()), made.operands)
         again.saved += 1
         return _Recipe(again, (tensor.shape, tensor.stride(), tensor.storage_offset()))
 
@@ -197,7 +196,7 @@ class _Cheap(TorchFunctionMode):
         return result.as_strided(*packed.view)
 
     def _computed(self, again: _Recomputation) -> torch.Tensor:
-        operands, options = tree_map_only(_Operand, lambda each: self.unpack(each.packed), again.operands)
+        operands, options = tree_map_only((_Recipe, _Packed), self.unpack, again.operands)
         kind, dtype, enabled = again.autocast
         with torch.no_grad(), torch.autocast(kind, dtype, enabled):
             result: torch.Tensor = again.function(*operands, **options)
@@ -214,23 +213,12 @@ class _Packed:
     version: int
 
 
-@dataclass(frozen=True)
-class _Operand:
-    """An operand of a recipe, in place of the tensor."""
-
-    packed: _Recipe | _Packed
-
-
 def _tensors(operands: Any) -> list[torch.Tensor]:
     return [each for each in tree_leaves(operands) if isinstance(each, torch.Tensor)]
 
 
 def _versions(operands: Any, result: torch.Tensor) -> list[int]:
     return [each._version for each in (*_tensors(operands), result)]
-
-
-def _itself(packed: Any) -> Any:
-    return packed
 
 
 # ---------------------------------------------------------------------------- saved tensors

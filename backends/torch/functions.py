@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from tensornet.device.cost_model import MAPPED
-from tensornet.errors import ShapeError, no_positions, outside
+from tensornet.errors import ShapeError, check_inside, no_positions
 
 from .. import loops
 from .. import positions as shared
@@ -35,6 +35,9 @@ class _TorchFunctions(Functions):
 
     def positions_apart(self, x: Any) -> Any:
         return x.movedim(-1, 0).contiguous().movedim(0, -1) if x.stride(-1) == 1 else x
+
+    def widen(self, x: Any, dtype: Any) -> Any:
+        return x if x.is_complex() else x.to(self.wide(dtype))
 
     def next_state(self, a: Any, y: Any, b: Any, room: Any) -> None:
         torch.addcmul(b, a, y, out=room)
@@ -90,13 +93,6 @@ def dropout(x: Any, rate: Any, training: bool) -> Any:
     return functional.dropout(x, rate, training)
 
 
-def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
-    """Dropout with a given mask: x / (1 − rate) where it is kept, else 0. In evaluation, x in the shape of the mask."""
-    if training:
-        return torch.where(kept, x / (1.0 - rate), 0.0)
-    return x if x.shape == kept.shape else torch.where(kept, x, x)
-
-
 def sign(x: Any) -> Any:
     """−1, 0 or 1, and NaN for NaN, where `torch.sign` gives 0.
 
@@ -145,9 +141,8 @@ def within(index: Any, size: int, name: str) -> Any:
     if not _is_checked(index):
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
-        low, high = (int(each) for each in torch.aminmax(index))
-        if low < 0 or high >= size:
-            raise outside(name, low if low < 0 else high, size)
+        low, high = torch.aminmax(index)
+        check_inside(name, int(low), int(high), size)
     return index
 
 
@@ -374,21 +369,6 @@ def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
     return torch.slice_scatter(zeros, x, axis, first, min(end, size), by)
 
 
-def floating(arrays: Any, otherwise: Any) -> Any:
-    """The element type of the first complex tensor, or else of the first floating one."""
-    found = [a.dtype for a in arrays if a.is_complex()] + [a.dtype for a in arrays if a.is_floating_point()]
-    return found[0] if found else otherwise
-
-
-def wide(dtype: Any) -> Any:
-    """The real type for a working type: float64 if that is float64 or complex128, else float32."""
-    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
-
-
-def widen(x: Any, dtype: Any) -> Any:
-    return x if x.is_complex() else x.to(wide(dtype))
-
-
 def whole_matmul(a: Any, b: Any) -> Any:
     """The matrix product of integers. CUDA has none, so doubles are used there, which are exact below 2⁵³."""
     if a.device.type == "cpu":
@@ -447,7 +427,7 @@ def _counted(rows: Any, count: int) -> Any:
     return rows.new_zeros(count).scatter_add_(0, rows, torch.ones_like(rows))
 
 
-_SCATTERS = shared.scatters(xp, torch.int64, _summed, _counted, _is_checked)
+_SCATTERS = shared.scatters(xp, torch.int64, _summed, _is_checked, _counted)
 
 
 def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
@@ -459,9 +439,8 @@ def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool =
 
 
 _OWN = (
-    *(argsort, binary, clip, dropout, dropped, extreme, floating, floor_divide, gather, logsumexp),
-    *(norm, number, recur, roll, scatter_add, sign, silu, spaced, take, where, whole_matmul),
-    *(wide, widen, windows, within),
+    *(argsort, binary, clip, dropout, extreme, floor_divide, gather, logsumexp, norm, number),
+    *(recur, roll, scatter_add, sign, silu, spaced, take, where, whole_matmul, windows, within),
 )
 
 FUNCTIONS = {
