@@ -27,8 +27,6 @@ templates: Mapping[str, str] = {
     "diagonal": 'np.einsum("...ii->...i", np.moveaxis({0}, ({first}, {second}), (-2, -1)))',
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
     "arange": "np.arange({0})",
-    "hardmax": "(np.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype}, copy=False)",
-    "onehot": "({0}[..., None] == {positions}).astype({dtype}, copy=False)",
     "int64": "{0}.astype(np.int64)",
     "cast": "{0}.astype({dtype}, copy=False)",
     # the innermost axes last: over few positions there, NumPy takes twenty times as long

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from tensornet.errors import BackendError, ShapeError, check_inside, no_positions
 
 from ..array_functions import Functions, namespace_of
-from ..loops import in_pieces
+from ..loops import as_tuple, in_pieces
 from ..positions import floor_divide, scatters
 from ..windows import Windows, convolutions, margins
 from .jit import looked, unlooked
@@ -138,8 +138,7 @@ class _JaxFunctions(Functions):
         """The stacked first results of a function at all positions: one loop of XLA, which stacks the last ones too."""
 
         def step(now: Any, pieces: Any) -> Any:
-            found = function(*pieces, *now, *rest)
-            found = found if isinstance(found, tuple) else (found,)
+            found = as_tuple(function(*pieces, *now, *rest))
             return tuple(found[number] for number in following), found[:results]
 
         moved = tuple(jnp.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))

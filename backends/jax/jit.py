@@ -19,13 +19,11 @@ class _Here(threading.local):
     """The state of a trace in this thread.
 
     Attributes:
-        met: the least and greatest of the positions met so far; None if none are collected.
-        told: the size and the name of the tensor for each of them.
+        met: the checks of the positions met so far, each of the least and the greatest; None if none are collected.
         must: whether positions must be checked, so that one inside a loop prevents compilation.
     """
 
-    met: list[tuple[Any, Any]] | None = None
-    told: list[tuple[int, str]]
+    met: list[Callable[[], None]] | None = None
     must: bool = False
 
 
@@ -38,11 +36,15 @@ class _UnseenError(Exception):
 
 def looked(index: Any, size: int, name: str) -> None:
     """Records traced positions for a check after the call."""
+    import jax
+
+    def check(low: Any, high: Any) -> None:
+        check_inside(name, int(low), int(high), size)
+
     if _here.must:
         raise _UnseenError
     if _here.met is not None and index.size:
-        _here.met.append((index.min(), index.max()))
-        _here.told.append((size, name))
+        _here.met.append(jax.tree_util.Partial(check, index.min(), index.max()))
 
 
 @contextlib.contextmanager
@@ -56,11 +58,6 @@ def unlooked(must: bool = False) -> Iterator[None]:
         _here.met, _here.must = former
 
 
-def _kinds(arrays: Any, options: Any) -> Any:
-    """Shapes, types and options; a function is compiled once for each combination."""
-    return tuple((each.shape, each.dtype) for each in arrays), tuple(options.items())
-
-
 def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of arrays and of `training`, compiled as a whole.
 
@@ -69,16 +66,12 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     import jax
 
     untraced = (_UnseenError, jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
-    told = dict[Any, list[tuple[int, str]]]()
 
     @functools.partial(jax.jit, static_argnames=("training",))
     def traced(*arrays: Any, **options: Any) -> tuple[Any, Any]:
-        former = _here.met
-        _here.met, _here.told = [], []
+        former, _here.met = _here.met, []
         try:
-            made = function(*arrays, **options)
-            told[_kinds(arrays, options)] = _here.told
-            return made, _here.met
+            return function(*arrays, **options), _here.met
         finally:
             _here.met = former
 
@@ -94,10 +87,10 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
         except untraced:
             plain = True
             return function(*arrays, **options)
-        if met and isinstance(met[0][0], jax.core.Tracer):  # the call is inside another trace
+        if met and isinstance(met[0].args[0], jax.core.Tracer):  # the call is inside another trace
             return function(*arrays, **options)
-        for (low, high), (size, name) in zip(met, told[_kinds(arrays, options)] if met else (), strict=True):
-            check_inside(name, int(low), int(high), size)
+        for check in met:
+            check()
         return made
 
     return run

@@ -23,6 +23,7 @@ from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.mesh import Placement as Place
 from tensornet.sharding.sharded import Sharded, shard_graph
 
+from ..loops import as_tuple
 from . import module
 from .collectives import on_mesh
 from .module import TensorModule, backend
@@ -114,8 +115,7 @@ class ShardedModule(TensorModule):
         held = {leaf.name: _own(self.get_parameter(leaf.name)) for leaf in self.graph.parameters}
         with on_mesh(self._mesh), _by_rank():
             made = ready.function(held, *given, training=self.training)
-        results = made if isinstance(made, tuple) else (made,)
-        found = [self._whole(*each) for each in zip(results, ready.sharded.results, strict=True)]
+        found = [self._whole(*each) for each in zip(as_tuple(made), ready.sharded.results, strict=True)]
         return tuple(found) if isinstance(made, tuple) else found[0]
 
     def _ready(self, inputs: Sequence[torch.Tensor]) -> _Ready:

@@ -156,8 +156,6 @@ class _Products:
         self, factors: Sequence[Operand], kept: AbstractSet[Axis], sizes: Mapping[Axis, Size]
     ) -> Iterable[tuple[int, int]]:
         """The pairs of factors to multiply, in order."""
-        if len(factors) < 3:
-            return ()
         names: dict[Axis, str] = {axis: f"{n:05}" for n, axis in enumerate(sizes)}
         read = [tuple(names[axis] for axis in axes_in([factor])) for factor in factors]
         lengths = {names[axis]: evaluate(size, self.bound) for axis, size in sizes.items()}

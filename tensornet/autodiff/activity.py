@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 
 from ..errors import DtypeError, EquationError
 from ..frontend.elaborate_ir import of_tensors
@@ -69,7 +69,12 @@ def active(graph: Graph, wrt: Iterable[str], zeros: bool = False) -> set[str]:
     before = -1
     while before != len(found):  # once, and again for recurrent tensors
         before = len(found)
-        _find_active(graph, elements, found, zeros)
+        for item in graph.body:
+            if isinstance(item, Apply):
+                inside = active_inside(item, found, zeros)
+                found.update(result for output, result in item.made if output in inside)
+            elif elements[item.name] >= Element.WIDE and changes(item.right, found, zeros):
+                found.add(item.name)
         if not graph.recurrences:
             break
     return found
@@ -84,16 +89,6 @@ def active_inside(call: Apply, found: Container[str], zeros: bool = False) -> se
         if carried <= leaves:
             return inside
         leaves |= carried
-
-
-def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str], zeros: bool) -> None:
-    """Adds the tensors that depend on those already found."""
-    for item in graph.body:
-        if isinstance(item, Apply):
-            inside = active_inside(item, found, zeros)
-            found.update(result for output, result in item.made if output in inside)
-        elif elements[item.name] >= Element.WIDE and changes(item.right, found, zeros):
-            found.add(item.name)
 
 
 def changes(expression: Expression, tensors: Container[str], zeros: bool = False) -> bool:
