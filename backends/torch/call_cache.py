@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._C._dynamo import guards
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling
 
 from tensornet.protocol import CallCache, load_backend
 
@@ -88,14 +88,7 @@ def _guard(arrays: Sequence[Any]) -> Guard:
 
 def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
     """The signature of a call: autocast, whether only autograd differentiates, and all that counts of each tensor."""
-    casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
+    casts = bool(arrays) and backend.autocasts(arrays[0])
     leads = [x.requires_grad for x in arrays] if torch.is_grad_enabled() else []
     learns = True in leads and not is_traced()
     return (casts, learns, *leads, *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
-
-
-def _may_cast(tensor: torch.Tensor) -> bool:
-    """Whether autocast may be on. The quick check for all devices misses some, and the check for one device is slow."""
-    if is_compiling() or not (tensor.is_cpu or tensor.is_cuda):
-        return True
-    return bool(torch._C._is_any_autocast_enabled())

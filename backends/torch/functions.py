@@ -10,14 +10,13 @@ import array_api_compat.torch as xp
 import torch
 from torch.nn import functional
 
-from tensornet.device.cost_model import MAPPED
 from tensornet.errors import ShapeError, check_inside, no_positions
 
 from .. import loops
 from .. import positions as shared
 from ..array_functions import Functions, in_turn, namespace_of
 from ..windows import reach
-from .kernels import room
+from .kernels import is_large, room
 from .products import changing, is_differentiated, is_eager, is_recorded, is_traced, is_unseen, with_vjp
 
 
@@ -155,7 +154,7 @@ def take(x: Any, index: Any, axis: int) -> Any:
     """The elements at positions along an axis: by rows, or one by one if the axis is the last of several."""
     if axis + 1 == x.ndim > 1:
         return gather(x, index.expand(*x.shape[:-1], index.shape[0]), axis)
-    if changing((x,)) and _is_mapped(x, x.shape):
+    if changing((x,)) and is_large(x.shape, x):
         return _Take.apply(x, index, axis)  # type: ignore[no-untyped-call]
     return torch.index_select(x, axis, index)
 
@@ -179,14 +178,7 @@ class _Take(torch.autograd.Function):
 
 def zeros(like: Any, shape: tuple[int, ...]) -> Any:
     """Zeros like a tensor. Many on a CPU are in memory that was freed, or is new: then the system has cleared it."""
-    return (
-        room(shape, like, zero=True) if _is_mapped(like, shape) and is_eager(like) else like.new_zeros(shape)
-    )
-
-
-def _is_mapped(like: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of this shape on a CPU gets memory of its own from the system."""
-    return bool(like.device.type == "cpu" and math.prod(shape) * like.itemsize > MAPPED)
+    return room(shape, like, zero=True) if is_large(shape, like) else like.new_zeros(shape)
 
 
 def gather(x: Any, index: Any, axis: int) -> Any:

@@ -14,7 +14,6 @@ take the place of the scores, and their gradients that of the gradients of these
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import mmap
@@ -42,7 +41,7 @@ __all__ = [
 def large_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a·b. A large result of two matrices, or of two batches with as many matrices, gets huge pages."""
     is_plain = a.ndim == b.ndim == 2 or (a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0])
-    if not is_plain or not _is_large((*a.shape[:-1], b.shape[-1]), a, b):
+    if not is_plain or not is_large((*a.shape[:-1], b.shape[-1]), a, b):
         return torch.matmul(a, b)
     return _product(a, b)
 
@@ -50,7 +49,7 @@ def large_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x·Wᵀ + u, with huge pages if the result is large."""
     given = (x, weight) if bias is None else (x, weight, bias)
-    if not _is_large((x.shape[:-1].numel(), weight.shape[0]), *given):
+    if not is_large((x.shape[:-1].numel(), weight.shape[0]), *given):
         return torch.nn.functional.linear(*given)
     return _product(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], weight.shape[0])
 
@@ -88,7 +87,7 @@ def _lying_as(given: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Te
     return large_matmul(a, b) if given.stride(-1) == 1 else large_matmul(b.mT, a.mT).mT
 
 
-def _is_large(shape: tuple[int, ...], *given: torch.Tensor) -> bool:
+def is_large(shape: tuple[int, ...], *given: torch.Tensor) -> bool:
     """Whether a result on a CPU gets memory from the system, and only autograd sees the operation."""
     size = math.prod(shape) * given[0].itemsize
     return size > MAPPED and given[0].device.type == "cpu" and is_eager(*given)
@@ -96,51 +95,36 @@ def _is_large(shape: tuple[int, ...], *given: torch.Tensor) -> bool:
 
 def room(shape: tuple[int, ...], like: torch.Tensor, zero: bool = False) -> torch.Tensor:
     """A tensor to write a large result into, or to add to zeros, in memory that was freed or is new."""
+    if not _FREE:
+        return like.new_zeros(shape) if zero else like.new_empty(shape)
     size = math.prod(shape) * like.itemsize
     try:
-        memory, is_new = _FREED[size + LINE].pop(), False
+        memory, is_new = _FREED[size].pop(), False
     except (KeyError, IndexError):
-        memory, is_new = numpy.zeros(size + LINE, numpy.uint8), True  # in pages of 2 MiB
-    start = -memory.ctypes.data % LINE
-    array = memory[start : start + size]
+        memory, is_new = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), True
+        memory.madvise(getattr(mmap, "MADV_HUGEPAGE", mmap.MADV_NORMAL))
+    array = numpy.frombuffer(memory, numpy.uint8)
     weakref.finalize(array, _keep, memory).atexit = False
     result = torch.from_numpy(array).view(like.dtype).view(shape)
     return result.zero_() if zero and not is_new else result
 
 
-LINE = 64
-"""Bytes of a cache line: tensors begin at one."""
-
 KEPT = 2**30
 """The most bytes of freed memory that are kept."""
 
-_FREED: dict[int, list[Any]] = {}
+_FREE = getattr(mmap, "MADV_FREE", 0)
+"""The advice by which a system may take back pages that a process keeps, or 0 if it has none."""
+
+_FREED: dict[int, list[mmap.mmap]] = {}
 """Freed memory by its size. Several threads, and the collection of garbage, may change it at any time."""
 
 
 def _keep(memory: Any) -> None:
     """Keeps the memory of a result that no tensor holds any more. The system may take its pages when it needs some."""
-    if (advise := _advise()) is None:
-        return
-    start = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-    whole = (memory.ctypes.data + memory.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
-    advise(start, whole, _FREE)
-    if memory.nbytes + sum(size * len(kept) for size, kept in list(_FREED.items())) > KEPT:
+    memory.madvise(_FREE)
+    if len(memory) + sum(size * len(kept) for size, kept in list(_FREED.items())) > KEPT:
         _FREED.clear()  # other sizes are in use now
-    _FREED.setdefault(memory.nbytes, []).append(memory)
-
-
-_FREE = getattr(mmap, "MADV_FREE", 0)
-
-
-@functools.cache
-def _advise() -> Callable[..., Any] | None:
-    """The system's `madvise`, or None if it cannot take back pages that a process keeps."""
-    if not _FREE:
-        return None
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return advise
+    _FREED.setdefault(len(memory), []).append(memory)
 
 
 # ---------------------------------------------------------------------------- attention
