@@ -21,11 +21,10 @@ import pytest
 
 import tensornet as tn
 from tensornet.sharding import sharded as made
-from tensornet.sharding.mesh import PARTIAL, REPLICATED, VARYING, Mesh, Move, Placement, local_shape
+from tensornet.sharding.mesh import PARTIAL, REPLICATED, VARYING, Mesh, Move, Placement, local_shape, route
 from tensornet.sharding.part import Part, part_of
-from tensornet.sharding.plan import collectives_of
-from tensornet.sharding.redistribution import route
 from tensornet.sharding.search import CostTable, eliminated
+from tensornet.sharding.sharded import collectives_of
 
 from .conftest import forked
 from .pages import run_blocks

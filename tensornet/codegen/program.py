@@ -30,8 +30,7 @@ from .function import generate
 if TYPE_CHECKING:
     from ..autodiff.joint import JointGraph
     from ..sharding.mesh import Mesh
-    from ..sharding.plan import ShardedPlan
-    from ..sharding.sharded import Shard
+    from ..sharding.sharded import Shard, ShardedPlan
 
 
 @overload
@@ -139,7 +138,7 @@ def plan(
     if not isinstance(trace, bool) and not callable(trace):
         sizes, trace = {**sizes, "trace": trace}, False
     if mesh is not None:
-        from ..sharding.plan import sharded_plan
+        from ..sharding.sharded import sharded_plan
 
         _check_on_mesh(tune=tune, trace=trace)
         chosen = chosen if COLLECTIVES.keys() <= chosen.templates.keys() else load_backend("torch")

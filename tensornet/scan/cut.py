@@ -48,7 +48,7 @@ from ..ops.along_axes import PREVIOUS
 from ..ops.record import axes_in
 from ..ops.structure import REPEAT
 from ..ops.table import FUNCTIONS, RESERVED, Element
-from ..sizes import put_in
+from ..sizes import evaluate, put_in, symbol
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +168,11 @@ class Cut:
 
 
 @functools.lru_cache(maxsize=64)
-def cut(graph: Graph) -> Cut:
-    """Cuts a graph at its calls and states."""
+def cut(graph: Graph, in_numbers: bool = False) -> Cut:
+    """Cuts a graph at its calls and states. With `in_numbers`, each size that has a value becomes a number."""
     elements, expressions = of_tensors(graph), _Stateful(graph)
+    if in_numbers:
+        expressions.formulas = {name: evaluate(symbol(name), graph.bound) for name in graph.bound}
     results = (name for call in graph.calls for name in call.results)
     leaves = [replace(each, holds=elements[each.name]) for each in graph.leaves]
     leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in results]

@@ -36,9 +36,8 @@ from ..language.expression import Taken
 from ..ops.collectives import COLLECTIVES, MESH
 from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..scan.cut import put_together
-from .mesh import Mesh, Move, Placement, divisors, local_shape
+from .mesh import Mesh, Move, Placement, divisors, local_shape, route
 from .part import Part, with_axis
-from .redistribution import route
 from .rules import ShardingStrategy, operands_of, tensors_of
 from .search import Variable
 

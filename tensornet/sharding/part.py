@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,15 +23,13 @@ from ..graph.element_types import bytes_of
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, resized
-from ..ir.node import Affine, Function, Gather, Node, Operand, interned
-from ..ir.rewriting import Program
+from ..ir.node import Node
 from ..ops.table import Element
 from ..planning.gradients import in_pairs
 from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
-from .mesh import PARTIAL, REPLICATED, VARYING, Mesh, Placement, local_shape
-from .redistribution import cost_of_route, costs_of_routes
+from .mesh import PARTIAL, REPLICATED, VARYING, Mesh, Placement, cost_of_route, costs_of_routes, local_shape
 from .rules import Division, ShardingStrategy, operands_of, strategies, work
 from .search import CostTable, Solved, Variable, eliminated
 
@@ -65,46 +63,6 @@ def _closed(call: Apply, read: Mapping[str, int], bound: Mapping[str, Any]) -> A
     if along is not None:
         along = replace(along, axis=replace(along.axis, size=evaluate(along.axis.size, bound)))
     return replace(call, graph=block, along=along, operands=operands)
-
-
-def program_of(graph: Graph) -> tuple[Program, dict[str, Node]]:
-    """The equations of a graph without recurrences; and the nodes of leaves, of results of calls, and of outputs."""
-    found = cut(graph)
-    new = _numbered((*found.program.nodes, *found.nodes.values()), graph.bound)
-    return _over(found.program, new), {name: new[each] for name, each in found.nodes.items()}
-
-
-def _numbered(nodes: Iterable[Node], bound: Mapping[str, Any]) -> dict[Node, Node]:
-    """Nodes with a number for each size."""
-    new: dict[Node, Node] = {}
-
-    def number_of(size: Any) -> Any:
-        return evaluate(size, bound)
-
-    def entry(each: Affine | Gather) -> Affine | Gather:
-        if isinstance(each, Gather):
-            return Gather(new[each.node], tuple(map(entry, each.reads)))
-        steps = ((axis, number_of(step)) for axis, step in each.terms)
-        return Affine(tuple(steps), number_of(each.offset))
-
-    for old in nodes:
-        operands = [Operand(new[child], tuple(map(entry, reads))) for child, reads in old.operands]
-        pairs = ((name, new[each] if isinstance(each, Node) else each) for name, each in old.options)
-        options = tuple((name, number_of(each) if name == "size" else each) for name, each in pairs)
-        sizes, shape = (tuple(map(number_of, each)) for each in (old.sizes, old.shape))
-        result = tuple(map(entry, old.result))
-        new[old] = interned(old.op, sizes, tuple(operands), result, shape, old.over, options, old.element)
-    return new
-
-
-def _over(program: Program, new: Mapping[Node, Node]) -> Program:
-    """A program with other nodes, which have the same axes."""
-    names = program.names
-    tensors = {new[each]: name for each, name in names.tensors.items() if each in new}
-    axes = {new[each]: found for each, found in names.axes.items() if each in new}
-    inputs = tuple(new.get(each, each) for each in program.function.inputs)
-    function = Function(inputs, tuple(new[each] for each in program.function.outputs))
-    return Program(function, replace(names, sizes=(), tensors=tensors, axes=axes))
 
 
 BOUNDARY = 1 << 19
@@ -166,13 +124,16 @@ class Part:
         self.graph = in_loops(graph)
         self.active = active_names(self.graph, tuple(wrt))
         self.bound = self.graph.bound
-        program, nodes = program_of(self.graph)
+        found = cut(self.graph, in_numbers=True)
+        program = found.program
         numbers = {each for each in program.nodes if each.op == "input" and each.element >= Element.WIDE}
         self.program = take_apart(program, numbers, in_pairs)
         outputs = zip(program.names.outputs, self.program.function.outputs, strict=True)
-        self.nodes: dict[str, Node] = {**nodes, **dict(outputs)}
+        self.nodes: dict[str, Node] = {**found.nodes, **dict(outputs)}
         self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
-        self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
+        active = (self.nodes[name] for name in self.active if name in self.nodes)
+        given = ("input", "constant")
+        self.moving = {each for each in active if each.op in given and each.element >= Element.WIDE}
         self.known: set[Node] = set()
         self.choices: dict[Variable, list[Any]] = {}
         self.tables: list[CostTable] = []
@@ -183,10 +144,6 @@ class Part:
         self._outputs()
         for each, readers in self.readers.items():
             self._deliver(each, readers)
-
-    def _floats(self, name: str) -> bool:
-        node = self.nodes[name]
-        return node.op in ("input", "constant") and node.element >= Element.WIDE
 
     # ---- leaves
 
