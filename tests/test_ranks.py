@@ -98,7 +98,7 @@ def test_large_layers_get_what_they_ask_for(form: str, fraction: float) -> None:
 
 
 @pytest.mark.parametrize("form", ["tucker", "cp", "tt"])
-def test_the_largest_layers_are_searched_in_strides(form: str) -> None:
+def test_the_largest_layers_get_what_they_ask_for(form: str) -> None:
     graph = models.trl((10**9, 10**9), 10, factorization=form, rank=0.1, bias=False)
     assert tn.parameter_count(graph) == pytest.approx(0.1 * 10**19, rel=0.01)
 

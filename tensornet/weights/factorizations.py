@@ -159,11 +159,6 @@ def _ring(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (min(sizes[0], sizes[-1]), *_cuts(sizes))
 
 
-def _sides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks of a matrix between two others: at most the size of each side."""
-    return sizes[:2]
-
-
 def _blocks(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The rank of a block, of o1 rows and i2 columns."""
     return (min(sizes[0], sizes[-1]),)
@@ -197,7 +192,7 @@ FACTORIZATIONS: dict[str, Factorization] = {
 """
 
 SHARING: dict[str, Factorization] = {
-    "fact_tt": Factorization("U[o,r1] * S[r1,r2] * V[r2,i]", _sides, shared=("U", "V")),
+    "fact_tt": Factorization("U[o,r1] * S[r1,r2] * V[r2,i]", lambda sizes: sizes[:2], shared=("U", "V")),
     "fact_tk": Factorization("U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", _each, shared=("U", "C", "V")),
 }
 """The forms of several weights that share factors: their stack W[l,o,i] is one tensor.
@@ -344,15 +339,10 @@ def tensorize(size: int, modes: int) -> tuple[int, ...]:
         """The factors with the least sum, none of them below `least`; None if there are none."""
         if count == 1:
             return (rest,) if rest >= least else None
-        found: tuple[int, ...] | None = None
-        for first in divisors:
-            if first**count > rest:
-                break
-            if first >= least and rest % first == 0:
-                others = best(rest // first, count - 1, first)
-                if others is not None and (found is None or first + sum(others) < sum(found)):
-                    found = (first, *others)
-        return found
+        firsts = itertools.takewhile(lambda first: first**count <= rest, divisors)
+        tried = (each for each in firsts if each >= least and rest % each == 0)
+        found = ((first, *others) for first in tried if (others := best(rest // first, count - 1, first)))
+        return min(found, key=sum, default=None)
 
     chosen = best(size, modes, 1)
     assert chosen is not None

@@ -8,7 +8,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -21,10 +20,10 @@ LARGEST = 2**62
 """Element counts from here on are computed as Python integers, not as int64."""
 
 SEARCHED = 20_000
-"""Up to this many choices of ranks, all are compared; of more, those near the proportional one."""
+"""Up to this many choices of ranks, all are compared; of more, at most this many."""
 
-STRIDES = 2**14
-"""Ranks up to this value are searched one by one, larger ranks in strides that shrink to one."""
+WIDE = 0.25
+"""Of many choices, ranks within this share of the proportional one are compared."""
 
 CLOSE = 0.01
 """Counts within this share of the requested count are treated as equal to it."""
@@ -106,28 +105,27 @@ def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], 
     """The ranks whose number of parameters is nearest to a fraction of the dense number."""
     target = fraction * dense
     ideal = _proportional(target, full, parameters)
-    if math.prod(full) <= SEARCHED:
-        choices = list(itertools.product(*(range(1, each + 1) for each in full)))
-    else:
-        choices = list(dict.fromkeys(_descent(target, ideal, full, parameters)))
-    counts = _counts(choices, full, parameters)
+    choices: list[Ranks] = [*_choices(ideal, full)]
+    columns = np.array(choices, np.int64 if parameters(full) < LARGEST else object).T
+    counts = np.broadcast_to(parameters(tuple(columns)), len(choices))  # `parameters` works on arrays too
     off = abs(counts - target)
-    near = np.flatnonzero(off <= max(off.min(), CLOSE * target)).tolist()
-
-    def merit(number: int) -> tuple[bool, float]:
-        ranks = choices[number]
-        return counts[number] > dense, sum(math.log(a / b) ** 2 for a, b in zip(ranks, ideal, strict=True))
-
-    best: int = min(near, key=merit)
+    near = np.flatnonzero(off <= max(off.min(), CLOSE * target))
+    apart = (np.log(columns[:, near].astype(float) / np.array(ideal)[:, None]) ** 2).sum(0)
+    best = int(near[np.lexsort((apart, counts[near] > dense))[0]])
     _tell(fraction, target, int(counts[best]), choices[best], dense)
     return choices[best]
 
 
-def _counts(choices: Sequence[Ranks], full: Ranks, parameters: Callable[[Ranks], int]) -> Any:
-    """The number of elements at each choice of ranks, all at once: `parameters` works on arrays too."""
-    kind = np.int64 if parameters(full) < LARGEST else object
-    columns: Any = tuple(np.array(choices, dtype=kind).reshape(len(choices), -1).T)
-    return np.broadcast_to(parameters(columns), len(choices))
+def _choices(ideal: Sequence[float], full: Ranks) -> Iterator[Ranks]:
+    """The ranks that are compared: all, or those near the ideal ones."""
+    few, left, tried = math.prod(full) <= SEARCHED, SEARCHED, dict[int, list[int]]()
+    for n, k in enumerate(sorted(range(len(full)), key=full.__getitem__)):
+        most, wide = int(left ** (1 / (len(full) - n)) + 1e-9), full[k] if few else max(1.5, WIDE * ideal[k])
+        first, last = max(1, math.ceil(ideal[k] - wide)), min(full[k], math.floor(ideal[k] + wide))
+        values = range(first, last + 1, max(1, (last - first) // (most + 1)))
+        tried[k] = sorted(sorted(values, key=lambda each, best=ideal[k]: abs(each - best))[:most])  # type: ignore[misc]
+        left //= len(tried[k])
+    return itertools.product(*(tried[k] for k in range(len(full))))
 
 
 def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]) -> tuple[float, ...]:
@@ -138,43 +136,6 @@ def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]
         return tuple(max(1.0, share * each) for each in full)
 
     return at(bisect.bisect(range(steps), target, key=lambda step: parameters(at(step / steps))) / steps)  # type: ignore[arg-type]
-
-
-def _descent(
-    target: float, ideal: tuple[float, ...], full: Ranks, parameters: Callable[[Ranks], int]
-) -> Iterator[Ranks]:
-    """The roundings of the ideal ranks, then the result of a local search from the nearest, and its neighbours."""
-
-    def off(ranks: Ranks) -> float:
-        return abs(parameters(ranks) - target)
-
-    order = sorted(range(len(full)), key=lambda k: math.floor(ideal[k]) - ideal[k])
-    roundings = []
-    for up in range(len(full) + 1):
-        raised = set(order[:up])
-        roundings.append(tuple(min(full[k], math.floor(ideal[k]) + (k in raised)) for k in range(len(full))))
-    yield from roundings
-    best = min(roundings, key=off)
-    stride = max(1, max(full) // STRIDES)
-    while off(best) > CLOSE * target:
-        nearest = min(_neighbours(best, full, stride), key=off, default=best)
-        if off(nearest) < off(best):
-            best = nearest
-        elif stride == 1:
-            break
-        else:
-            stride //= 2
-    yield best
-    yield from _neighbours(best, full)
-
-
-def _neighbours(ranks: Ranks, full: Ranks, stride: int = 1) -> Iterator[Ranks]:
-    """The ranks that differ by one stride in one rank or in two."""
-    both = (-stride, stride)
-    steps = [(k, step) for k in range(len(full)) for step in both if 1 <= ranks[k] + step <= full[k]]
-    for moves in itertools.chain(itertools.combinations(steps, 1), itertools.combinations(steps, 2)):
-        change = dict(moves)
-        yield tuple(rank + change.get(k, 0) for k, rank in enumerate(ranks))
 
 
 def _tell(fraction: float, target: float, count: int, ranks: Ranks, dense: int) -> None:
