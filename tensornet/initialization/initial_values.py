@@ -1,7 +1,7 @@
 """Initial values, derived from the equations so that every product keeps the variance, and measured initialisation.
 
 A product of independent factors with mean squares m₁, m₂, …, summed over axes of total size S, has
-the mean square S·m₁·m₂·…; its parameters are scaled to make this 1 (`moments.py` estimates it for
+the mean square S·m₁·m₂·…; its parameters are scaled to make this 1 (`Starts` estimates it for
 any expression). The target of an expression is passed down to its parts:
 
     product            shared by its weights, each scaled down for the summed axes that it has
@@ -45,8 +45,7 @@ from ..language.expression import Call, Contraction, Expression, Ref, axes_of_in
 from ..ops.record import STANDARD, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
-from .gain_propagation import aim, behind_its_mean, rescale, vanish
-from .moments import FAR, Estimator, Starts
+from .gain_propagation import FAR, Starts, aim, behind_its_mean, rescale, vanish
 
 ZERO = ("value", 0.0)
 
@@ -112,7 +111,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
             _choose(starts, equation, read, measurement)
             for each in graph.recurrences:
                 if equation.name == each.equations[-1].name:
-                    _settle(starts.known, each.equations)
+                    _settle(starts, each.equations)
                     _check_repeated(starts, each)
     except RecursionError:
         place, fix = starts.line.place, "write the product in fewer lines"
@@ -124,7 +123,7 @@ def _choose(
     starts: Starts, equation: Equation, read: Collection[str], measurement: Measurement | None = None
 ) -> None:
     """Chooses starts for the parameters that an equation reads first. A computed weight waits for its reader."""
-    starts.line, right, known = equation, equation.right, starts.known
+    starts.line, right = equation, equation.right
     if equation.name in read and starts.is_weight(right) and starts.below(right) - starts.given:
         starts.define(equation)
         return
@@ -133,7 +132,7 @@ def _choose(
     seen = None if measurement is None else measurement.correct(equation, linear)
     if seen is not None:
         del starts.doubts[since:]
-    found = known.of(right)
+    found = starts.of(right)
     if seen is not None and seen.differs(found.square, LOOSE):
         found = seen.moments
     elif math.isnan(found.square):
@@ -142,23 +141,23 @@ def _choose(
     check(starts, equation, seen or Seen(found.mean, (found.square,)), chosen)
     if seen is not None and seen.is_alive() and starts.graph.outputs == (equation.name,):
         starts.doubts.clear()  # an output on scale needs no warning on the way
-    known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+    starts.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
 
 
-def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
+def _settle(starts: Starts, equations: Sequence[Equation]) -> None:
     """Iterates the moments of a recurrence with chosen weights until they converge. Its readers see the result.
 
     If they do not converge, as in a running sum, the moments of the first step are kept.
     """
-    first = {equation.name: known.tensors[equation.name] for equation in equations}
+    first = {equation.name: starts.tensors[equation.name] for equation in equations}
     for _ in range(ROUNDS):
-        before = [known.tensors[name].square for name in first]
+        before = [starts.tensors[name].square for name in first]
         for equation in equations:
-            known.tensors[equation.name] = known.of(equation.right)
-        after = [known.tensors[name].square for name in first]
+            starts.tensors[equation.name] = starts.of(equation.right)
+        after = [starts.tensors[name].square for name in first]
         if all(math.isclose(one, other, rel_tol=SETTLED) for one, other in zip(before, after, strict=True)):
             return
-    known.tensors.update(first)
+    starts.tensors.update(first)
 
 
 def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
@@ -172,10 +171,10 @@ def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
         others = [each for each in term.factors if each not in drawn]
         made = {*axes_of_index(equation.left)}.difference({axis}, *map(free_axes, others))
         varies = any(axis in free_axes(each) for each in term.factors if not is_step(each))
-        length = evaluate(starts.known.scope(term)[axis], starts.graph.bound)
+        length = evaluate(starts.scope(term)[axis], starts.graph.bound)
         if not (varies and drawn and made and isinstance(length, int)):
             continue
-        size = math.prod(starts.known.counts(term, made).values())
+        size = math.prod(starts.counts(term, made).values())
         decay = length * behind_its_mean(size) / 2
         if decay > math.log(FAR):
             off = f"exp(-{decay:.0f}) = {math.exp(-decay):.0e}"
@@ -311,7 +310,7 @@ def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
     A stack of such sums grows by one from each sum to the next."""
     terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
     passed = [term for term in terms if not starts.below(term).intersection(chosen)]
-    return max([1.0, *((starts.known.of(term).square + 1.0) / PASSED for term in passed)])
+    return max([1.0, *((starts.of(term).square + 1.0) / PASSED for term in passed)])
 
 
 def _averaging(right: Expression) -> list[Call]:

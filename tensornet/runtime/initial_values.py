@@ -27,8 +27,8 @@ from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Dim
+from ..initialization.gain_propagation import TYPICAL
 from ..initialization.initial_values import Derived, Seen, derived
-from ..initialization.moments import TYPICAL
 from ..initialization.samplers import fan_of, start_array
 from ..ops.table import FUNCTIONS, Element, Function
 from ..protocol import Backend, load_backend

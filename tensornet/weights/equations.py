@@ -23,8 +23,8 @@ from ..frontend.layers import layer
 from ..graph.graph import Graph, of_tensors_named
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import index_of
+from ..initialization.gain_propagation import moments_of_start
 from ..initialization.initial_values import starts_of_weight
-from ..initialization.moments import moments_of_start
 from ..language.equation import Declaration, Equation
 from ..language.expression import fresh, show_index
 from ..language.parser import parse_block, parse_names, read_sizes
