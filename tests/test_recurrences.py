@@ -14,7 +14,7 @@ import torch
 import tensornet as tn
 from tensornet.backends import loops as shared
 from tensornet.planning.plans import CallStep
-from tensornet.scan.linear_forms import select_associative_scan
+from tensornet.scan.kernels import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle

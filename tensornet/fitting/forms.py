@@ -21,7 +21,7 @@ from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
 from ..ir.node import Node, axes_of, fills, value_of
 from ..ir.rewriting import Program
-from ..passes.fusion import fused
+from ..passes.algebraic_simplification import fused
 from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor

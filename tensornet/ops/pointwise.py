@@ -117,11 +117,6 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 # ---------------------------------------------------------------------------- rules
 
 
-def _small_power(base: Any, exponent: Any) -> bool:
-    """Whether 64 bits hold this power of any positions: an integer exponent from 0 to 3."""
-    return isinstance(exponent, int) and 0 <= exponent <= 3
-
-
 def _of_two(known: Known) -> Moments | None:
     """The average moments of two tensors, each chosen equally often; None for a tensor and a number."""
     return average(known.operands) if len(known.tensors) > 1 else None
@@ -191,7 +186,9 @@ _ARITHMETIC = (
         "g * y * log(where(a > 0, a, 1))",
         arity=(2, 2),
         infix="**",
-        keeps_whole=_small_power,
+        keeps_whole=lambda base, exponent: (
+            isinstance(exponent, int) and 0 <= exponent <= 3
+        ),  # 64 bits hold it
         positive=True,
     ),
 )

@@ -35,7 +35,7 @@ def names_in(entry: Entry) -> tuple[str, ...]:
 
 def axes_in(entries: Iterable[Any]) -> list[str]:
     """The axes in the brackets of a tensor that is read in its layout, with those of composites."""
-    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
+    return [axis for entry in entries for axis in names_in(entry)]
 
 
 def layout_of(ref: Ref) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def entry_of(axes: tuple[str, ...]) -> Entry:
 
 def left_of(groups: Iterable[tuple[str, ...]]) -> Left:
     """The left side of a step whose result has one dimension for each group of axes that is not empty."""
-    return tuple(group[0] if len(group) == 1 else group for group in groups if group)
+    return tuple(entry_of(group) for group in groups if group)
 
 
 def common(

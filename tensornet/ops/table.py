@@ -22,18 +22,16 @@ from . import (
     convolution,
     gather_scatter,
     pointwise,
-    reduce,
     rnn,
     structure,
 )
+from .along_axes import SUM as SUM
 from .record import Element as Element
 from .record import Function as Function
-from .reduce import SUM as SUM
 
 _ROWS = (
     *pointwise.ROWS,
     *along_axes.ROWS,
-    *reduce.ROWS,
     *structure.ROWS,
     *attention.ROWS,
     *gather_scatter.ROWS,

@@ -1,6 +1,11 @@
-"""Algebraic simplification: distribution, and known totals such as `sum[j](softmax[j](s))` = 1.
+"""Algebraic simplification: expansion, contraction fusion, distribution, and known totals.
 
-Distribution of a product over a sum: `(x·A + u)·B` is `x·A·B + u·B`.
+    silu(a)                     a * sigmoid(a)              expansion: a function that the backend lacks, in others
+    (x·A)·B                     x·A·B                       contraction fusion: consecutive contractions become one
+    (x·A + u)·B                 x·A·B + u·B                 distribution of a product over a sum
+    sum[j](softmax[j](s))       1                           known totals
+
+The cost decides about distribution. The others always pay.
 """
 
 from __future__ import annotations
@@ -8,11 +13,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
+from ..frontend.elaborate_ir import NodeRule, scalar_expression
 from ..ir.node import (
     Axis,
     Node,
     Operand,
+    Size,
     along,
     axes_in,
     axes_of,
@@ -25,9 +33,106 @@ from ..ir.node import (
 )
 from ..ir.positions import Opened, opened
 from ..ir.rewriting import Change, Facts, PassContext, Program
-from ..ops.table import Element
+from ..language.canonical import expanded
+from ..language.expression import Call, Expression, flat, transform
+from ..ops.record import left_of
+from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate
-from .fusion import fused
+
+# ---------------------------------------------------------------------------- expansion
+
+
+def expand(each: Node, supported: Collection[str]) -> Node:
+    """The node of a function's expansion, if the backend lacks the function; else the node itself.
+
+    Args:
+        each: the node.
+        supported: the operations that the backend has; empty if nothing will run, and then nothing is expanded.
+    """
+    if not supported or not each.function.name or _is_there(each.op, supported) or each.is_scalar:
+        return each
+    rule = NodeRule(each)
+    arguments = tuple(rule.ref(f"${n}", operand) for n, operand in enumerate(each.operands))
+    options = tuple((name, (scalar_expression(value),)) for name, value in each.options)
+    whole = _in_others(Call(each.op, arguments, rule.over, options), supported, rule.count)
+    return rule.made(whole, left_of(rule.named(axes or ()) for axes in each.dims))
+
+
+def _in_others(part: Expression, supported: Collection[str], count: Expression) -> Expression:
+    """An expression in functions that the backend has."""
+    changed = transform(part, partial(_in_others, supported=supported, count=count))
+    if not isinstance(changed, Call) or _is_there(changed.function, supported):
+        return part if changed is part else flat(changed)
+    return _in_others(expanded(changed, count), supported, count)
+
+
+def _is_there(name: str, supported: Collection[str]) -> bool:
+    """Whether a function stays: the backend has it, or Python an operator for it, or it has no expansion."""
+    function = FUNCTIONS[name]
+    return name in supported or bool(function.infix) or not function.expansion
+
+
+# ---------------------------------------------------------------------------- contraction fusion
+
+
+MOST = 32
+"""The most factors of a product that is merged into another. A search over more factors takes long, and hardly finds a
+better order than that of the text."""
+
+
+def fused(each: Node, facts: Facts) -> Node:
+    """A contraction merged with those of its factors that nothing else reads."""
+    at = 0
+    while each.op == "contract" and at < len(each.operands):
+        merged = _with_factors_of(each, at, facts) if facts.readers[each.operands[at].node] == 1 else None
+        if merged is None:
+            at += 1
+        else:
+            each = merged
+    return each
+
+
+def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
+    """A contraction in which the factors of an operand, a product or a copy, replace it; None if they cannot."""
+    child, reads = each.operands[at]
+    if (apart := _laid_out_apart(child)) is not None:
+        child = apart
+        each = over_operands(each, [*each.operands[:at], Operand(apart, reads), *each.operands[at + 1 :]])
+    if child.is_scalar or child.op not in ("contract", "copy") or "fill" in child.attributes:
+        return None
+    if len(child.operands) > MOST or not _summed(child).isdisjoint(map(_count, each.operands)):
+        return None  # an average over no positions is NaN, but a sum over none is 0
+    if child.element <= Element.WHOLE < each.element and _summed(child):
+        return None  # sums of integers are exact
+    found = opened(each, at, facts.same)
+    if found is None:
+        return None
+    factors = found.among(found.inside)
+    merged = node("contract", found.sizes, factors, found.result, each.shape, found.unread(factors))
+    return merged if merged.element is each.element else None
+
+
+def _laid_out_apart(each: Node) -> Node | None:
+    """A copy of a kernel's result to the composite axes that the kernel writes; None if it writes none."""
+    dims = [axes for axes in each.dims if axes is not None]
+    own = tuple(along(axis) for axes in dims for axis in axes)
+    if not each.function.is_kernel or len(dims) < len(each.dims) or len(own) == len(dims):
+        return None
+    made = node(each.op, each.sizes, each.operands, own, None, each.over, each.options)
+    return node("copy", each.sizes, [Operand(made, own)], each.result, each.shape)
+
+
+def _summed(each: Node) -> set[Size]:
+    """The sizes of the axes that a product sums over."""
+    written = {axis for axes in each.dims for axis in axes or ()}
+    return {size for axis, size in enumerate(each.sizes) if axis not in written}
+
+
+def _count(factor: Operand) -> Size:
+    """The number of positions that a factor divides by; None if it does not."""
+    below = factor.node.operands[0].node if factor.node.op == "reciprocal" else None
+    return below.attributes.get("size") if below is not None else None
+
 
 # ---------------------------------------------------------------------------- distribution
 

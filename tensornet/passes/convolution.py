@@ -39,7 +39,7 @@ from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import Element
 from ..sizes import put_in
-from .fusion import fused
+from .algebraic_simplification import fused
 from .pushdown import push_positions_down
 
 Factors: TypeAlias = "Sequence[Operand]"

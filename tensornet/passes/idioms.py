@@ -31,7 +31,8 @@ def _recognised(each: Node, _: Facts) -> Node:
         case "contract":
             return _without_quotients(each)
         case "add":
-            return _of_difference(each) or _of_shifted(each) or each
+            found = _less(each, "logsumexp")
+            return _along("log_softmax", *found) if found is not None else _of_shifted(each) or each
         case "exp" | "log":
             return _inverted(each) or each
     return each
@@ -54,12 +55,6 @@ def _without_quotients(each: Node) -> Node:
                 node("contract", each.sizes, factors, each.result, each.shape, each.over)
             )
     return each
-
-
-def _of_difference(each: Node) -> Node | None:
-    """log_softmax for x - logsumexp[j](x)."""
-    found = _less(each, "logsumexp")
-    return None if found is None else _along("log_softmax", *found)
 
 
 def _of_shifted(each: Node) -> Node | None:

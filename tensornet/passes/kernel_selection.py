@@ -10,8 +10,6 @@ from __future__ import annotations
 import cmath
 import functools
 import itertools
-import math
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -436,7 +434,7 @@ class _Search:
             pairs += [(number, sum_of(scalars)) for number in numbers]
             for seen in self._all(pairs, found):
                 places = range(len(tensors))
-                for groups in _dealt(left, places, _fitting(left, places, tensors, seen)):
+                for groups in _dealt(left, places):
                     yield from self._all([*zip(tensors, map(sum_of, groups), strict=True)], seen)
 
     def _product(
@@ -466,7 +464,7 @@ class _Search:
             left = [factor for n, factor in enumerate(factors) if n not in chosen]
             taken = [factors[n] for n in chosen]
             for seen in self._all([*zip(whole, taken, strict=True)], found):
-                for groups in _dealt(left, places, _fitting(left, places, tensors, seen)):
+                for groups in _dealt(left, places):
                     ways = self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
                     yield from (each._replace(inside=around) for each in ways)
 
@@ -484,8 +482,6 @@ class _Search:
         for n, group in enumerate(held):
             for axis in itertools.chain(*map(free_axes, group)):
                 places[axis].add(n)
-        if len(tensors) > 1 and not self._agree(tensors, places, found):
-            return
         own = [
             frozenset[str]()
             if _sums_alone(pattern, each)
@@ -519,23 +515,6 @@ class _Search:
                 whole = Contraction(tuple(factors), part.summed, part.place)
                 part, found = Contraction(*flattened(whole), part.place), seen
         return part, found
-
-    def _agree(self, tensors: Sequence[Ref], places: Mapping[str, set[int]], found: _Found) -> bool:
-        """Whether an axis of the pattern is in the same tensors as each axis of the program, and in the same runs."""
-        holders, whole = self.pattern.holders, {each.name for each in tensors}
-        runs = [run for run in found.runs if found.bounded.isdisjoint(run[1])]
-        told = {name: axes for names, axes in runs for name in names}
-        every = frozenset().union(*told.values())
-        for axis, numbers in places.items():
-            held = {tensors[n].name for n in numbers if n < len(tensors)}.difference(self.pattern.partial)
-            fits = (
-                whole.intersection(names) == held
-                and (axis in told[each] if each in told else axis not in every)
-                for each, names in holders.items()
-            )
-            if held and axis not in found.bounded and not any(fits):
-                return False
-        return True
 
     # ---- names that are looked through
 
@@ -735,26 +714,14 @@ def _are_equal(one: Expression, other: Expression) -> bool:
     return True
 
 
-def _fitting(
-    parts: Sequence[Expression], places: Sequence[int], tensors: Sequence[Ref], found: _Found
-) -> list[list[int]]:
-    """The places of each part: not in a tensor that is bound to something that lacks it."""
-    own = [{ref.name for ref in references(part)} for part in parts]
-    bound = {n: found.bound.get(tensor.name) for n, tensor in enumerate(tensors)}
-    known = {n: {ref.name for ref in references(each)} for n, each in bound.items() if each is not None}
-    return [[n for n in places if names <= known.get(n, names)] for names in own]
-
-
-def _dealt(
-    parts: Sequence[Expression], places: Sequence[int], fitting: Sequence[Sequence[int]]
-) -> Iterator[list[list[Expression]]]:
-    """Every way to distribute parts over the places where each fits, with at least one part for each tensor.
+def _dealt(parts: Sequence[Expression], places: Sequence[int]) -> Iterator[list[list[Expression]]]:
+    """Every way to distribute parts over places, with at least one part for each tensor.
 
     If there are too many ways, only those that keep neighbouring parts together.
     """
-    wanted, many = {n for n in places if n >= 0}, math.prod(map(len, fitting)) > MOST
-    for assigned in _runs(len(parts), places) if many else itertools.product(*fitting):
-        if wanted <= set(assigned) and all(map(operator.contains, fitting, assigned)):
+    wanted, many = {n for n in places if n >= 0}, len(places) ** len(parts) > MOST
+    for assigned in _runs(len(parts), places) if many else itertools.product(places, repeat=len(parts)):
+        if wanted.issubset(assigned):
             yield [[part for part, to in zip(parts, assigned, strict=True) if to == n] for n in places]
 
 

@@ -32,10 +32,8 @@ from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
 from ..ir.node import Node
 from ..ir.rewriting import Change, PassContext, Program, improved
-from .algebraic_simplification import multiplied_out, without_totals
+from .algebraic_simplification import expand, fused, multiplied_out, without_totals
 from .convolution import pools, select_convolutions
-from .expansion import expand
-from .fusion import fused
 from .gather_scatter import grouped_gemms, without_ones
 from .idioms import IDIOMS, recognised
 from .kernel_selection import select_kernels

@@ -27,9 +27,8 @@ from ..lowering.lower import lower, seconds_of
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, traced
-from ..scan.linear_forms import select_associative_scan
+from ..scan.kernels import select_associative_scan, select_rnn_kernel
 from ..scan.lowering import lower_recurrences
-from ..scan.rnn_cells import select_rnn_kernel
 from ..sizes import as_size, evaluate, name_of, product, symbol
 from .constant_folding import Folded
 from .liveness import Liveness
