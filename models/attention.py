@@ -10,7 +10,7 @@ them equally, and "hard" takes the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
@@ -36,7 +36,7 @@ HIDDEN = "-1e30"
 """The score of a masked key. It is finite, so that a row of masked keys does not become 0/0."""
 
 
-def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
+def masks_of(mask: str | Sequence[str] | None, known: Iterable[str] = MASKS) -> tuple[str, ...]:
     """The names of one or several masks as a tuple; a key is seen if all masks allow it.
 
     Raises:
@@ -44,8 +44,13 @@ def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
     """
     names = () if mask is None else (mask,) if isinstance(mask, str) else tuple(dict.fromkeys(mask))
     for name in names:
-        chosen(name, tuple(MASKS), "mask")
+        chosen(name, tuple(known), "mask")
     return names
+
+
+def mask_inputs(mask: str | Sequence[str] | None) -> list[str]:
+    """The inputs of the masks."""
+    return [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
 
 
 def weight_lines(
@@ -105,8 +110,8 @@ def dot_product_attention(
     """
     lines = weight_lines(weights, mask, beta, dropout)
     lines.append("y[b,h,i,f] = a[b,h,i,j] * v[b,h,j,f]")
-    given = [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
-    return tn.layer("\n".join(lines), inputs=["q[b,h,i,d]", "k[b,h,j,d]", "v[b,h,j,f]", *given])
+    inputs = ["q[b,h,i,d]", "k[b,h,j,d]", "v[b,h,j,f]", *mask_inputs(mask)]
+    return tn.layer("\n".join(lines), inputs=inputs)
 
 
 @checked
@@ -204,7 +209,7 @@ def attention(
     lines += weight_lines(weights, mask, beta, dropout, past, several)
     lines.append(_joined(out_bias, several))
     inputs = ["x[b,i,c]", *(["z[b,j,e]"] if z == "z" else []), *(["u[b,j,g]"] if u == "u" else [])]
-    inputs += [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
+    inputs += mask_inputs(mask)
     inputs += ["keys[b,h,past,d]", "values[b,h,past,f]"] if past else []
     widths: dict[str, Size] = {"e": keys if keys is not None else dim}
     widths["g"] = values if values is not None else widths["e"]
@@ -234,8 +239,7 @@ def attention_in_two(
         *weight_lines("soft", mask, None, 0.0),
         _joined(True),
     ]
-    given = [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
-    inputs = ["x[b,i,c]", "k[b,h,j,d]", "v[b,h,j,f]", *given]
+    inputs = ["x[b,i,c]", "k[b,h,j,d]", "v[b,h,j,f]", *mask_inputs(mask)]
     parts = _heads(dim, heads, qk, qk)
     return (
         sized_layer("\n".join(made), "z", {"e": keys, "g": keys, **parts}, outputs="k v"),

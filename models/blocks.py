@@ -238,7 +238,13 @@ def dropped(x: tn.Tensor, rate: float) -> Any:
 
 @functools.cache
 def encoder_layer(
-    attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, *, pre: bool = True, dropout: float = 0.0
+    attend: tn.Graph,
+    mlp: tn.Graph,
+    normed: tn.Graph,
+    *,
+    pre: bool = True,
+    dropout: float = 0.0,
+    added: bool = True,
 ) -> tn.Graph:
     """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); without `pre` the norms come after the sums.
 
@@ -251,6 +257,7 @@ def encoder_layer(
         normed: the norm.
         pre: whether norms come before the sublayers.
         dropout: the share of each sublayer's output dropped in training.
+        added: whether x is added to the result of its attention.
     """
 
     def forward(x: tn.Tensor, *others: tn.Tensor) -> Any:
@@ -260,7 +267,10 @@ def encoder_layer(
         def think(h: tn.Tensor) -> Any:
             return mlp(h, scope="mlp")
 
-        x = sublayer(x, look, normed, pre=pre, scope="norm1", dropout=dropout)
+        if added:
+            x = sublayer(x, look, normed, pre=pre, scope="norm1", dropout=dropout)
+        else:
+            x = look(normed(x, scope="norm1"))
         return (sublayer(x, think, normed, pre=pre, scope="norm2", dropout=dropout), *besides)
 
     return tn.model(forward, inputs=taken(attend))

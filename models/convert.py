@@ -7,6 +7,7 @@ looked up by its name in the other library (`#` is the number of a layer).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,26 @@ from tensornet.graph.graph import Graph
 from tensornet.graph.leaves import Constant
 from tensornet.sizes import evaluate
 
-from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, check_unaltered, known_base, resolved
+from .conversions.altered import check_unaltered
+from .conversions.images import IMAGES
+from .conversions.names import Converter, Made, known_base, resolved
+from .conversions.texts import TEXTS
+from .conversions.torch_modules import MODULES
+
+TRANSFORMERS: dict[str, Converter] = {**IMAGES, **TEXTS}
+"""Converters by the class of `transformers`."""
+
+TORCH: dict[str, Converter] = {
+    **MODULES,
+    **{kind: converter for kind, converter in TEXTS.items() if kind.startswith("Marian")},
+}
+"""Converters by the class of torch."""
+
+UNREAD = re.compile(
+    r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$|^swin\.layernorm\."
+    r"|^post_layernorm\."
+)
+"""Parameters that only optional outputs depend on, and tables that we compute."""
 
 Parameters = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
@@ -18,16 +18,6 @@ FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr"
 
 SPACE, MADE, INNER = "hwd", "pql", "uvk"
 """The axes of the operand, of the result and of the kernel in each spatial dimension."""
-
-
-@dataclass(frozen=True)
-class _Dimension:
-    """The settings of one spatial dimension of a convolution."""
-
-    kernel: int
-    stride: int
-    padding: int
-    dilation: int
 
 
 @checked
@@ -90,10 +80,10 @@ def convolution(
         >>> tn.parameter_count(layer)
         608
     """
-    found = _dimensions(kernel, stride, padding, dilation, dimensions)
+    kernel, stride, padding, dilation = _dimensions(kernel, stride, padding, dilation, dimensions)
     kind = form_named(factorization, FORMS)
-    space, made = SPACE[: len(found)], MADE[: len(found)]
-    sizes: dict[str, Size] = {u: each.kernel for u, each in zip(INNER, found, strict=False)}
+    space, made, inner = (",".join(names[: len(kernel)]) for names in (SPACE, MADE, INNER))
+    sizes: dict[str, Size] = dict(zip(INNER, kernel, strict=False))
     sizes |= {
         "c": divided(channels, groups, "channels", "groups"),
         "o": divided(out, groups, "out", "groups"),
@@ -101,24 +91,21 @@ def convolution(
     ins, outs = ("c", "o") if groups == 1 else ("(g,c)", "(g,o)")
     sizes |= {"g": groups} if groups > 1 else {}
     if kind == "separable":
-        weight, ranks = f"D[{ins},{','.join(INNER[: len(found)])}] * P[{outs},c]", dict[str, Size]()
+        weight, ranks = f"D[{ins},{inner}] * P[{outs},c]", dict[str, Size]()
     else:
-        weight, ranks = _kernel(kind, sizes["c"], out, [each.kernel for each in found], rank)
+        weight, ranks = _kernel(kind, sizes["c"], out, kernel, rank)
         weight = re.sub(r"(?<=[\[,])o(?=[,\]])", outs, weight)
     lines, read = [], "x"
-    if any(each.padding for each in found):
-        amounts = ", ".join(
-            f"{h}=({each.padding},{each.padding})" for h, each in zip(space, found, strict=True)
-        )
-        lines.append(f"padded[b,{ins},{','.join(space)}] = pad(x[b,{ins},{','.join(space)}], {amounts})")
+    if any(padding):
+        amounts = ", ".join(f"{h}=({by},{by})" for h, by in zip(SPACE, padding, strict=False))
+        lines.append(f"padded[b,{ins},{space}] = pad(x[b,{ins},{space}], {amounts})")
         read = "padded"
-    places = windows_of([each.stride for each in found], [each.dilation for each in found], MADE, INNER)
-    lines.append(f"y[b,{outs},{','.join(made)}] = {read}[b,{ins},{places}] * {weight}")
+    places = windows_of(stride, dilation, MADE, INNER)
+    lines.append(f"y[b,{outs},{made}] = {read}[b,{ins},{places}] * {weight}")
     if bias:
         lines[-1] = lines[-1].replace("y[", "convolved[", 1)
-        lines.append(f"y[b,{outs},{','.join(made)}] = convolved + bias[{outs}]")
-    inputs = f"x[b,{ins},{','.join(space)}]"
-    return sized_layer("\n".join(lines), inputs, sizes | ranks)
+        lines.append(f"y[b,{outs},{made}] = convolved + bias[{outs}]")
+    return sized_layer("\n".join(lines), f"x[b,{ins},{space}]", sizes | ranks)
 
 
 def _dimensions(
@@ -127,8 +114,8 @@ def _dimensions(
     padding: int | Sequence[int],
     dilation: int | Sequence[int],
     dimensions: int,
-) -> tuple[_Dimension, ...]:
-    """The settings of each dimension, from one number for all or a sequence."""
+) -> list[tuple[int, ...]]:
+    """Each setting as one number for each dimension, from one number for all or a sequence."""
     settings = {
         "kernel": (kernel, 1),
         "stride": (stride, 1),
@@ -141,13 +128,13 @@ def _dimensions(
             f"a convolution of {' and '.join(map(str, sorted(counts)))} dimension(s)", fix="give 1 to 3"
         )
     (count,) = counts
-    whole = {}
+    whole = list[tuple[int, ...]]()
     for name, (value, least) in settings.items():
         each = tuple(value) if isinstance(value, Sequence) else (value,) * count
         if any(number < least for number in each):
             raise ShapeError(f"{name}={value!r}", fix=f"give integers from {least}")
-        whole[name] = each
-    return tuple(_Dimension(*each) for each in zip(*whole.values(), strict=True))
+        whole.append(each)
+    return whole
 
 
 def windows_of(strides: Sequence[int], dilations: Sequence[int], outer: str, inner: str) -> str:
@@ -181,9 +168,7 @@ def _kernel(
 
 def _tucker2(channels: int, out: int, inner: tuple[str, ...], kernel: Sequence[int], rank: Rank) -> Factored:
     """A Tucker decomposition of the channel modes only."""
-    count = 1
-    for size in kernel:
-        count *= size
+    count = math.prod(kernel)
 
     def parameters(ranks: tuple[int, ...]) -> int:
         s, r = ranks

@@ -19,7 +19,7 @@ from tensornet.graph.shape_inference import dim_size
 from tensornet.sizes import evaluate, symbol
 
 from .attention import attention, attention_in_two
-from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer, taken
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection, taken
 from .checked import Size, chosen, count, divided, pair, positive, sized_model, when, with_presets
 from .convolution import convolutional_stem
 from .positions import fourier_features, learned_positions
@@ -208,7 +208,7 @@ def perceiver(
         if head == "mean":
             return _output(tn.layer(MEAN, inputs="z")(z), "D", classes, tied)
         attend = attention("Q", "S", keys="D", **decoding)
-        asked = _asked(attend, mlp("Q", decoder_widening), norm("Q", eps), query_residual)
+        asked = encoder_layer(attend, mlp("Q", decoder_widening), norm("Q", eps), added=query_residual)
         y = _decode(z, given.get("q"), outputs, _reader(asked, ln))
         return _output(y, "Q", classes, tied)
 
@@ -389,18 +389,6 @@ def _reader(layer: tn.Graph, normed: tn.Graph) -> tn.Graph:
         return layer(x, normed(read, scope="norm_inputs"), *others)
 
     return tn.model(forward, inputs=taken(layer))
-
-
-def _asked(attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, residual: bool) -> tn.Graph:
-    """An encoder layer for output queries. They are added to the result of the attention only if `residual`."""
-    if residual:
-        return encoder_layer(attend, mlp, normed)
-
-    def forward(q: tn.Tensor, *read: tn.Tensor) -> Any:
-        y = attend(normed(q, scope="norm1"), *read, scope="attention")
-        return sublayer(y, lambda h: mlp(h, scope="mlp"), normed, pre=True, scope="norm2")
-
-    return tn.model(forward, inputs=taken(attend))
 
 
 def _decode(z: tn.Tensor, queries: tn.Tensor | None, outputs: Size | None, layer: tn.Graph) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import tensornet.api as tn
 from tensornet.errors import ShapeError
 
-from .checked import Size, checked, chosen, halved, pair, real, sized_layer
+from .checked import Size, checked, chosen, halved, pair, real, sized_layer, when
 
 
 @functools.cache
@@ -35,8 +35,7 @@ def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float
         at[n] = index(n){" + past" if past else ""}
         y[b,n,c] = x[b,n,c] + P[at[n],c]
     """
-    known: dict[str, Any] = {"past": "past"} if past else {}
-    return sized_layer(text, "x", {"m": length, "c": dim}, **known)
+    return sized_layer(text, "x", {"m": length, "c": dim}, **when(past, past="past"))
 
 
 @functools.cache
@@ -66,8 +65,7 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
         y[b,n,c] = x[b,n,c] + PE[n,c]
     """
     sizes = {"k": halved(dim, "dim"), "c": dim}
-    known: dict[str, Any] = {"past": "past"} if past else {}
-    return sized_layer(text, "x", sizes, s=2, **known)
+    return sized_layer(text, "x", sizes, s=2, **when(past, past="past"))
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,7 @@ def rotary_embedding(
     rotary = Rotary.of(base, scaling, neighbours)
     text = "\n".join([*rotary.tables("n", past=past), rotary.turned("y", "x", "...", "n")])
     sizes = {"w": halved(width, "width"), "d": width}
-    known: dict[str, Any] = {"past": "past"} if past else {}
-    return sized_layer(text, "x[...,n,d]", sizes, s=2, **known)
+    return sized_layer(text, "x[...,n,d]", sizes, s=2, **when(past, past="past"))
 
 
 @checked

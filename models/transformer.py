@@ -52,7 +52,6 @@ class Stack:
     pre: bool
     last_norms: bool
     positions: str | None
-    padding: bool
     scale: bool
     activation: str
     bias: bool
@@ -230,7 +229,7 @@ def transformer(
         raise ShapeError("logits_bias=True, and there are no logits", fix="give vocabulary= and logits=True")
     last_norms, out_bias = pre if last_norms is None else last_norms, bias if out_bias is None else out_bias
     stack = Stack(
-        *(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout),
+        *(pre, last_norms, positions, scale, activation, bias, out_bias, eps, dropout),
         mlp_bias=mlp_bias,
         norm_bias=norm_bias,
     )
@@ -352,7 +351,7 @@ def transformer_classifier(
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
     stack = Stack(
-        *(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout),
+        *(pre, pre, positions, scale, activation, bias, out_bias, eps, dropout),
         embedding_norm=embedding_norm,
     )
     line, masked = POOLS[pool]

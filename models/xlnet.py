@@ -19,7 +19,7 @@ from typing import Any
 import tensornet.api as tn
 from tensornet.errors import ShapeError
 
-from .attention import HIDDEN
+from .attention import HIDDEN, masks_of
 from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import (
     Size,
@@ -290,9 +290,7 @@ def xlnet(
     """
     chosen(head, HEADS, "head")
     chosen(empty, ("nothing", "all"), "empty")
-    masks = () if mask is None else (mask,) if isinstance(mask, str) else tuple(dict.fromkeys(mask))
-    for each in masks:
-        chosen(each, tuple(MASKS), "mask")
+    masks = masks_of(mask, MASKS)
     if head == "classes" and two_streams:
         raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
     halved(dim, "dim")

@@ -3,7 +3,7 @@
     value := {"is": class, field: value, …}    a class marked by `@document`
            | {"shared": 3}                     the fourth entry of the document's table of shared values
            | [value, …] | number | true | false | null | text
-    size  := 4 | "D" | [[1, ["D", 2]], …]      its terms: coefficients, and atoms with powers
+    size  := 4 | "2*D + 1"
 
 The value read back equals the value written. Nothing in a document is run: a text must be a name, unless its type says
 otherwise: `Text`, `Scope`, or one of several words, as `Annotated[str, ("input", "parameter")]`. Fields that equality
@@ -146,7 +146,7 @@ class Part:
         """The error for a value that is not valid here."""
         return EquationError(f"{self.where} {message}", fix=FIX)
 
-    def _of(self, kinds: type | tuple[type, ...], told: str) -> Any:
+    def _of(self, kinds: type[T] | tuple[type[T], ...], told: str) -> T:
         """The value, which must be of some kinds. A truth value is no number."""
         value = self.value
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
@@ -170,29 +170,11 @@ class Part:
         for number, value in enumerate(self._of(list, "a list")):
             yield Part(value, f"[{number}]", self)
 
-    def items(self) -> Iterator[tuple[str, Part]]:
-        """The names in an object, each with its value."""
-        for name, value in self._of(dict, "an object").items():
-            yield name, Part(value, f".{name}", self)
-
-    def pair(self) -> tuple[Part, Part]:
-        """The two values of a list of two."""
-        found = tuple(self)
-        if len(found) != 2:
-            raise self.fail(f"has {len(found)} values where two must be")
-        return found
-
     # ---- the value itself
-
-    @property
-    def is_none(self) -> bool:
-        """Whether the value is null."""
-        return self.value is None
 
     def text(self) -> str:
         """The value, which must be a text."""
-        found: str = self._of(str, "a text")
-        return found
+        return self._of(str, "a text")
 
     def one_of(self, *known: str) -> str:
         """The value, which must be one of these words."""
@@ -200,19 +182,13 @@ class Part:
             raise self.fail(f"is {self.value!r} where {' or '.join(known)} must be")
         return self.text()
 
-    def truth(self) -> bool:
-        """The value, which must be true or false."""
-        found: bool = self._of(bool, "true or false")
-        return found
-
     def whole(self) -> int:
         """The value, which must be a whole number."""
-        found: int = self._of(int, "a whole number")
-        return found
+        return self._of(int, "a whole number")
 
     def real(self) -> float:
         """The value, which must be a number."""
-        found: float = self._of((int, float), "a number")
+        found = self._of((int, float), "a number")
         if math.isnan(found):
             raise self.fail("is a float where a number must be")
         return found
@@ -332,16 +308,15 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
     hint = _evaluated(hint) if isinstance(hint, str) else hint
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _word(options[1], part)
+        if isinstance(options[1], tuple):
+            return part.one_of(*options[1])
+        return part.scope() if options[1] == "scope" else part.text()
     if origin in (types.UnionType, typing.Union):
         return read_value(_member(options, part), part, shared)
-    if origin is frozenset:
-        return frozenset(read_value(options[0], each, shared) for each in part)
     if origin is Sequence or (origin is tuple and options[1:] == (...,)):
         return tuple([read_value(options[0], each, shared) for each in part])
     if origin is tuple:
-        parts = tuple(part)
-        if len(parts) != len(options):
+        if len(parts := tuple(part)) != len(options):
             raise part.fail(f"has {len(parts)} values where {len(options)} must be")
         return tuple([read_value(one, each, shared) for one, each in zip(options, parts, strict=True)])
     if hint in _PLAIN:
@@ -361,12 +336,6 @@ def _evaluated(hint: str) -> Any:
     """Evaluates a type quoted inside another one, which Python 3.10 leaves as text: `tuple["Ref | Call", ...]`."""
     names = {name: kind.cls for name, kind in _KINDS.items()}
     return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), {}, names, True)["it"]
-
-
-def _word(marker: Any, part: Part) -> str:
-    if isinstance(marker, tuple):
-        return part.one_of(*marker)
-    return part.scope() if marker == "scope" else part.text()
 
 
 def _member(options: tuple[Any, ...], part: Part) -> Any:
@@ -443,9 +412,9 @@ def read_size(part: Part) -> Any:
 
 _PLAIN: dict[Any, Callable[[Part], Any]] = {
     type(None): lambda part: None,
-    Any: lambda part: None if part.is_none else read_size(part),
+    Any: lambda part: None if part.value is None else read_size(part),
     str: Part.name,
-    bool: Part.truth,
+    bool: lambda part: part._of(bool, "true or false"),
     int: Part.whole,
     float: Part.real,
     complex: _number,

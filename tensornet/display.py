@@ -201,14 +201,10 @@ def in_bytes(limit: Memory | None) -> int | None:
         found = _MEMORY.fullmatch(limit)
         if found is not None:
             digits, prefix, binary = found.groups()
-            number = float(digits) * (1024 if binary else 1000) ** (
-                "kmgt".index(prefix.lower()) + 1 if prefix else 0
-            )
-    elif isinstance(limit, float):
-        number = limit
+            number = float(digits) * (1024 if binary else 1000) ** " kmgt".index((prefix or " ").lower())
     elif not isinstance(limit, bool):
         with contextlib.suppress(TypeError):
-            number = operator.index(limit)
+            number = limit if isinstance(limit, float) else operator.index(limit)
     if not 0 <= number < math.inf:
         fix = 'give bytes, or a text such as "512 MiB" or "1GB"'
         raise BackendError(f"memory_limit={limit!r} is no amount of memory", fix=fix)

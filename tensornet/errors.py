@@ -316,7 +316,6 @@ def optional(name: str, fix: str = "", what: str = "") -> Any:
     Raises:
         BackendError: it is not installed.
     """
-    assert not name.startswith("tensornet"), "its own parts are imported where a reader sees it"
     try:
         return importlib.import_module(name)
     except ImportError as error:

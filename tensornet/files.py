@@ -124,9 +124,11 @@ class Store:
             believed = document["key"] == key and document["seal"] == _seal(key, content)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        if believed:
-            self._use(key)
-        return content if believed else None
+        if not believed:
+            return None
+        with contextlib.suppress(OSError):  # removed already, or on a read-only disk
+            os.utime(self.path(key))
+        return content
 
     def write(self, key: str, content: Any) -> Path | None:
         """Stores JSON content under a key. Returns its file, or None if it cannot be written."""
@@ -147,11 +149,6 @@ class Store:
             if temporary is not None:
                 Path(temporary).unlink(missing_ok=True)
         return path
-
-    def _use(self, key: str) -> None:
-        """Marks the entry as just used."""
-        with contextlib.suppress(OSError):  # removed already, or on a read-only disk
-            os.utime(self.path(key))
 
     def _forget(self) -> None:
         """Removes the least recently used entries, and half-written files of processes that have ended."""

@@ -183,6 +183,11 @@ def terms_of(size: SizeLike) -> tuple[tuple[Monomial, Number], ...]:
     return (((), size),) if size else ()
 
 
+def _parts(size: SizeLike) -> list[Part]:
+    """The atoms of a size that are no names."""
+    return [atom for monomial, _ in terms_of(size) for atom, _ in monomial if isinstance(atom, Part)]
+
+
 def _made(terms: Mapping[Monomial, Number]) -> Any:
     """The size with these terms: a number if no name is left."""
     found = [(each, by.numerator if by.denominator == 1 else by) for each, by in terms.items() if by]
@@ -280,8 +285,7 @@ def _reduced(size: Any) -> Any:
     """The size with sums in denominators cancelled where they divide their numerators."""
     if not isinstance(size, Size):
         return size
-    parts = [atom for monomial, _ in size.terms for atom, _ in monomial if not isinstance(atom, str)]
-    for divisor in dict.fromkeys(filter(_is_divisor, parts)):
+    for divisor in dict.fromkeys(filter(_is_divisor, _parts(size))):
         over = ((divisor, -1),)
         above = {_joined(each, over, -1): by for each, by in size.terms if (divisor, -1) in each}
         divided = _divided(_made(above), divisor.size)
@@ -518,22 +522,17 @@ def solve_size(size: Any, observed: Any) -> tuple[str, int] | None:
     if len(names := size_names(size)) != 1:
         return None
     above, _ = fraction(size - observed)
-    if any(not isinstance(atom, str) for monomial, _ in terms_of(above) for atom, _ in monomial):
+    if _parts(above):
         return None  # floor(D/2) and max(3, D) do not determine D
     linear = invert_size(above, names[0], 0)
-    roots = [linear] if linear is not None else _roots(above)
-    whole = [root for root in roots if isinstance(root, int) and root >= 0]
-    found = [root for root in whole if root > 0] or whole
+    if linear is None and isinstance(above, Size):
+        import sympy
+
+        roots = [int(root) for root in sympy.Poly(to_sympy(above)).ground_roots() if root.is_Integer]
+    else:
+        roots = [linear] if isinstance(linear, int) else []
+    found = [root for root in roots if root > 0] or [root for root in roots if root == 0]
     return (names[0], found[0]) if len(found) == 1 else None
-
-
-def _roots(polynomial: Any) -> list[int]:
-    """The whole numbers at which a polynomial in one name is 0."""
-    import sympy
-
-    if not isinstance(polynomial, Size):
-        return []
-    return [int(root) for root in sympy.Poly(to_sympy(polynomial)).ground_roots() if root.is_Integer]
 
 
 # ---------------------------------------------------------------------------- as text, and as a sympy expression
@@ -594,7 +593,7 @@ def _as_written(size: Any) -> Iterable[tuple[Any, Number]]:
     found: dict[Any, Number] = dict(terms_of(size))
     for monomial, by in terms_of(size):
         atom = monomial[0][0] if monomial and by in (1, -1) else ""
-        if isinstance(atom, str) or len(monomial) > 1 or monomial[0][1] != 1 or not _is_polynomial(atom.size):
+        if isinstance(atom, str) or len(monomial) > 1 or monomial[0][1] != 1 or _parts(atom.size):
             continue
         if atom.kind == "floor":
             whole = (each for each, _ in atom.size.terms if each and _is_whole(each))
@@ -610,11 +609,6 @@ def _as_written(size: Any) -> Iterable[tuple[Any, Number]]:
             found = {((text, 1),) if each == monomial else each: a for each, a in found.items()}
             found[((text, 1),)] = 1
     return found.items()
-
-
-def _is_polynomial(size: Size) -> bool:
-    """Whether all atoms of the size are names."""
-    return all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
 
 
 # ---------------------------------------------------------------------------- as text that is read, and as source

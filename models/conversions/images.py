@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet.api as tn
-
 from ..clip import clip_text, clip_vision
 from ..perceiver import perceiver
 from ..swin import swin
 from ..vit import deit, vit
 from .names import (
     ENCODER,
+    Converted,
     Converter,
     Made,
     Names,
@@ -22,7 +21,7 @@ from .names import (
     refuse,
     table,
 )
-from .torch_layers import batch_norm
+from .torch_modules import batch_norm
 
 IMAGE = {"image": "image_size", "patch": "patch_size", "channels": "num_channels"}
 """Our settings of images, and what configurations call them."""
@@ -48,12 +47,7 @@ RESIZED = (
 
 def _settings(model: Any, classes: int | None) -> dict[str, Any]:
     """The settings that ViT and DeiT have in common."""
-    found = configured(model.config, ENCODER | IMAGE, qkv_bias="qkv_bias")
-    return found | {
-        "classes": classes,
-        "activation": activation_of(model, "activation_fn"),
-        "eps": eps_of(model),
-    }
+    return configured(model, ENCODER | IMAGE, "activation_fn", qkv_bias="qkv_bias") | {"classes": classes}
 
 
 def _vit_names(prefix: str) -> Names:
@@ -61,14 +55,14 @@ def _vit_names(prefix: str) -> Names:
     return {**table(VIT, prefix), "embed.pos": positions}
 
 
-def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _vit(model: Any, changes: dict[str, Any]) -> Converted:
     classifies = hasattr(model, "classifier")
     settings = _settings(model, model.config.num_labels or None if classifies else None)
     names = _vit_names("vit.") | table("linear head classifier") if classifies else _vit_names("")
     return vit(**{**settings, "tokens": not classifies, **changes}), names
 
 
-def _deit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _deit(model: Any, changes: dict[str, Any]) -> Converted:
     taught, classifies = hasattr(model, "distillation_classifier"), not hasattr(model, "embeddings")
     refuse(classifies and not model.config.num_labels, "a classifier of no classes")
     settings = _settings(model, model.config.num_labels if classifies else None)
@@ -103,21 +97,19 @@ LARGEST = 2
 """The `eos_token_id` with which `transformers` reads a text at its largest token."""
 
 
-def _clip(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _clip(model: Any, changes: dict[str, Any]) -> Converted:
     """The encoder of images or of texts."""
     config, kind = model.config, "vision" if "Vision" in known_class(model, IMAGES) else "text"
     theirs = {"vision": "visual", "text": "text"}[kind] + "_projection"
     projects = hasattr(model, theirs)
-    settings = configured(config, ENCODER) | {
+    settings = configured(model, ENCODER, "activation_fn") | {
         "out": config.projection_dim if projects else None,
         "pool": "token" if projects else None,
-        "activation": activation_of(model, "activation_fn"),
-        "eps": eps_of(model),
     }
     if kind == "vision":
-        settings |= configured(config, IMAGE)
+        settings |= configured(model, IMAGE)
     else:
-        settings |= configured(config, {}, vocabulary="vocab_size", length="max_position_embeddings")
+        settings |= configured(model, {}, vocabulary="vocab_size", length="max_position_embeddings")
         settings["end"] = None if config.eos_token_id == LARGEST else config.eos_token_id
     names = table(
         (CLIP_VISION if kind == "vision" else CLIP_TEXT) + CLIP, f"{kind}_model." if projects else ""
@@ -145,12 +137,12 @@ SWIN = f"""
 """
 
 
-def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _swin(model: Any, changes: dict[str, Any]) -> Converted:
     config, classifies = model.config, hasattr(model, "classifier")
     backbone = hasattr(model, "hidden_states_norms")
     refuse(bool(config.use_absolute_embeddings), "use_absolute_embeddings")
     settings = configured(
-        config,
+        model,
         IMAGE,
         dim="embed_dim",
         depths="depths",
@@ -195,7 +187,7 @@ LEARNED = """
 """
 
 
-def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _perceiver(model: Any, changes: dict[str, Any]) -> Converted:
     config, kind = model.config, known_class(model, IMAGES)
     inner = model if kind == "PerceiverModel" else model.perceiver
     refuse(inner.output_postprocessor is not None, "a postprocessor")
@@ -206,8 +198,9 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     read, names_read = _perceiver_inputs(inner.input_preprocessor, config, f"{prefix}input_preprocessor.")
     decoded, names_decoded = _perceiver_decoder(inner.decoder, f"{prefix}decoder.")
     settings = configured(
-        config,
+        model,
         {},
+        "intermediate_act_fn",
         latents="num_latents",
         dim="d_latents",
         depth="num_self_attends_per_block",
@@ -220,8 +213,6 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     settings |= {
         "cross_attends": 1,
         "cross_width": {"kv": "inputs", "q": "queries"}[config.cross_attention_shape_for_attention],
-        "activation": activation_of(model, "intermediate_act_fn"),
-        "eps": eps_of(model),
         **read,
         **decoded,
     }

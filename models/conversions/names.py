@@ -27,7 +27,10 @@ class Made:
 Names = dict[str, "str | Made"]
 """Our names of parameters to their names, or to a function of their tensors."""
 
-Converter = Callable[[Any, dict[str, Any]], "tuple[tn.Graph, Names]"]
+Converted = tuple[tn.Graph, Names]
+"""A graph, and where its parameters come from."""
+
+Converter = Callable[[Any, dict[str, Any]], Converted]
 
 
 def known_class(model: Any, known: Iterable[str], path: str = "") -> str:
@@ -110,9 +113,19 @@ ENCODER = {
 """Our settings of a Transformer, and what most configurations call them."""
 
 
-def configured(config: Any, known: Mapping[str, str], **more: str) -> dict[str, Any]:
-    """The settings that a configuration holds under other names."""
-    return {ours: getattr(config, theirs) for ours, theirs in {**known, **more}.items()}
+def configured(model: Any, known: Mapping[str, str], *activations: str, **more: str) -> dict[str, Any]:
+    """The settings that the configuration of a model holds under other names.
+
+    Args:
+        model: the model.
+        known: our names to theirs.
+        *activations: the attributes of modules that hold the activation. If there are any, it and ε are told too.
+        **more: further names.
+    """
+    found = {ours: getattr(model.config, theirs) for ours, theirs in {**known, **more}.items()}
+    return found | (
+        {"activation": activation_of(model, *activations), "eps": eps_of(model)} if activations else {}
+    )
 
 
 PARTS: dict[str, tuple[tuple[str, str], ...]] = {

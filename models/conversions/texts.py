@@ -14,12 +14,11 @@ from ..transformer import transformer
 from ..xlnet import xlnet
 from .names import (
     ENCODER,
+    Converted,
     Converter,
     Names,
-    activation_of,
     alike,
     configured,
-    eps_of,
     known_class,
     part_of,
     refuse,
@@ -50,25 +49,22 @@ HEADS = {
 }
 
 
-def _bert(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _bert(model: Any, changes: dict[str, Any]) -> Converted:
     config, head = model.config, HEADS[known_class(model, HEADS)]
     refuse(config.is_decoder, "is_decoder")
     if head == "tokens":
         tied = model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
         refuse(not tied, "an output matrix of its own (tie_word_embeddings=False)")
     settings = configured(
-        config,
+        model,
         ENCODER,
+        *("intermediate_act_fn", "transform_act_fn"),
         vocabulary="vocab_size",
         length="max_position_embeddings",
         kinds="type_vocab_size",
         classes="num_labels",
     )
-    settings |= {
-        "head": head,
-        "activation": activation_of(model, "intermediate_act_fn", "transform_act_fn"),
-        "eps": eps_of(model),
-    }
+    settings["head"] = head
     names = table(BERT) if head is None else table(BERT, "bert.") | table(BERT_HEADS)
     names |= {"head.bias": "cls.predictions.bias"} if head == "tokens" else {}
     return bert(**{**settings, **changes}), names
@@ -89,15 +85,16 @@ GPT2 = """
 TRANSPOSED = {"attention.Wo": "attn.c_proj", "mlp.W1": "mlp.c_fc", "mlp.W2": "mlp.c_proj"}
 
 
-def _gpt2(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _gpt2(model: Any, changes: dict[str, Any]) -> Converted:
     """GPT-2: its weights are transposed, and queries, keys and values share one."""
     config, inner = model.config, getattr(model, "transformer", model)
     refuse(config.add_cross_attention, "add_cross_attention")
     refuse(config.scale_attn_by_inverse_layer_idx, "scale_attn_by_inverse_layer_idx")
     writes = inner is not model
     settings = configured(
-        config,
+        model,
         {},
+        "act",
         vocabulary="vocab_size",
         dim="n_embd",
         depth="n_layer",
@@ -108,9 +105,7 @@ def _gpt2(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "hidden": config.n_inner or None,
         "logits": writes,
         "tied": writes and model.lm_head.weight is inner.wte.weight,
-        "activation": activation_of(model, "act"),
         "beta": None if config.scale_attn_weights else 1.0,
-        "eps": eps_of(model),
     }
     prefix = "transformer." if writes else ""
     names = table(GPT2, prefix)
@@ -137,13 +132,14 @@ SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 """The keys by which Llama 3.1 configures the scaling of its frequencies."""
 
 
-def _llama(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _llama(model: Any, changes: dict[str, Any]) -> Converted:
     config, inner = model.config, getattr(model, "model", model)
     writes = inner is not model
     norms = {path: each for path, each in model.named_modules() if type(each).__name__ == "LlamaRMSNorm"}
     settings = configured(
-        config,
+        model,
         ENCODER,
+        "act_fn",
         vocabulary="vocab_size",
         groups="num_key_value_heads",
         width="head_dim",
@@ -155,7 +151,6 @@ def _llama(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "scaling": _scaling(config.rope_parameters, inner.rotary_emb),
         "logits": writes,
         "tied": writes and model.lm_head.weight is inner.embed_tokens.weight,
-        "activation": activation_of(model, "act_fn"),
         "eps": alike("eps", {path: each.variance_epsilon for path, each in norms.items()}),
     }
     names = table(LLAMA, "model.") | {"head.W": "lm_head.weight"} if writes else table(LLAMA)
@@ -203,7 +198,7 @@ MARIAN = """
 """
 
 
-def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _marian(model: Any, changes: dict[str, Any]) -> Converted:
     """Marian, a Transformer for translation."""
     config, inner = model.config, getattr(model, "model", model)
     refuse(config.encoder_attention_heads != config.decoder_attention_heads, "other heads in the decoder")
@@ -213,8 +208,9 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     sides = (inner.encoder.embed_tokens.weight, inner.decoder.embed_tokens.weight)
     shared, has_head = sides[0] is sides[1], inner is not model
     settings = configured(
-        config,
+        model,
         {},
+        "activation_fn",
         vocabulary="vocab_size",
         dim="d_model",
         depth="encoder_layers",
@@ -229,8 +225,6 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "logits": has_head,
         "logits_bias": has_head,
         "tied": has_head and model.lm_head.weight is sides[1],
-        "activation": activation_of(model, "activation_fn"),
-        "eps": eps_of(model),
     }
     heads: Names = {"head.E": "lm_head.weight", "head.bias": "final_logits_bias"}
     names = table(MARIAN, "model.") | heads if has_head else table(MARIAN)
@@ -268,7 +262,7 @@ XLNET_CLASSES = """
 """
 
 
-def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+def _xlnet(model: Any, changes: dict[str, Any]) -> Converted:
     config, kind = model.config, known_class(model, TEXTS)
     refuse(config.attn_type == "uni" and bool(config.same_length), "same_length")
     head = {"XLNetModel": None, "XLNetLMHeadModel": "tokens"}.get(kind, "classes")
@@ -281,8 +275,9 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
             not (usual and config.summary_use_proj), "a summary that is not tanh of a projection of the last"
         )
     settings = configured(
-        config,
+        model,
         {},
+        "activation_function",
         vocabulary="vocab_size",
         dim="d_model",
         depth="n_layer",
@@ -300,8 +295,6 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "empty": "all",
         "head": head,
         "logits_bias": head == "tokens",
-        "activation": activation_of(model, "activation_function"),
-        "eps": eps_of(model),
     }
     names = table(XLNET, "" if kind == "XLNetModel" else "transformer.")
     names |= {"head.bias": "lm_loss.bias"} if head == "tokens" else table(XLNET_CLASSES)

@@ -43,7 +43,8 @@ from ..ir.node import (
     summed_axes,
 )
 from ..ir.positions import apart
-from ..language.canonical import ZERO, folded, spread
+from ..language.affine import ZERO
+from ..language.canonical import folded, spread
 from ..language.equation import Equation
 from ..language.expression import Expression, Literal, Ref, Taken, free_axes, numbered
 from ..language.parser import parse_rule

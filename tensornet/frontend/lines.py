@@ -16,8 +16,7 @@ from ..language.affine import affine
 from ..language.canonical import put
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
-from ..language.einstein import locate
-from ..language.equation import Equation, Opening, einstein, resolve, summed_alone
+from ..language.equation import Equation, Opening, einstein, locate, resolve, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from ..codec import document
 from ..errors import EquationError, Place, ShapeError, told_in
 from ..language.affine import Affine, affine
-from ..language.einstein import locate
-from ..language.equation import Equation
+from ..language.equation import Equation, locate
 from ..language.expression import (
     ELLIPSIS,
     Call,

@@ -18,6 +18,7 @@ from ..ops.pointwise import GREATER, GREATER_EQUAL, NOT, WHERE
 from ..ops.record import OPERANDS, Function
 from ..ops.structure import INDEX, REPEAT
 from ..ops.table import FUNCTIONS
+from .affine import ONE, ZERO
 from .expression import (
     Call,
     Contraction,
@@ -202,7 +203,6 @@ def _base(factor: Expression) -> tuple[Expression, float]:
 # ---------------------------------------------------------------------------- algebra
 
 
-ONE, ZERO = Literal(1), Literal(0)
 _ONES = ONE, Literal(1.0)
 
 

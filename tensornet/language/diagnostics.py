@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ..errors import nearest
-from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts_of
+from .affine import affine
+from .expression import Call, Contraction, Expression, Ref, parts_of
 
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
@@ -118,7 +118,7 @@ def _reasons(whole: Expression, why: str) -> list[str]:
         case Contraction(factors):
             return [why] * len(factors)
         case Call("add", terms):
-            among = any(_is_position(term) for term in terms)
+            among = any(map(affine, terms))
             return ["it is added to positions" if among else why] * len(terms)
         case Call(function, arguments) if FUNCTIONS[function].root:
             return ["it is under a root"] * len(arguments)
@@ -127,17 +127,6 @@ def _reasons(whole: Expression, why: str) -> list[str]:
             still = (rules[min(number, len(rules) - 1)] == "0" for number in range(len(arguments)))
             return ["no gradient reaches it here" if each else "" for each in still]
     return []
-
-
-def _is_position(term: Expression) -> bool:
-    """Whether a term is a position: an `index` call, possibly multiplied by sizes and numbers."""
-    match term:
-        case Call(INDEX.name):
-            return True
-        case Contraction(factors):
-            rest = [factor for factor in factors if not isinstance(factor, Literal | Size)]
-            return len(rest) == 1 and _is_position(rest[0])
-    return False
 
 
 def slip_of(name: str, known: Collection[str]) -> str | None:

@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from ..errors import EquationError, Place
 from ..ops.record import axes_in
@@ -18,6 +18,8 @@ from ..syntax import Call, Contraction, Expression, Index, Literal, Ref, Size, S
 __all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
 
 Found = TypeVar("Found")
+SizeOf: TypeAlias = "Callable[[str], int | float | None]"
+"""Gives the size of an axis, or None while it is unknown."""
 
 ELLIPSIS = "..."
 """The axis name of `...`: any number of leading axes, treated as one."""
@@ -85,16 +87,13 @@ def flat(expression: Expression) -> Expression:
 
 def fresh(name: str, taken: Container[str]) -> str:
     """The first of `name`, `name_1`, `name_2`, … that is not taken."""
-    return name if name not in taken else _numbered("lead" if name == ELLIPSIS else name, taken)
+    numbered_names = numbered("lead" if name == ELLIPSIS else name)
+    return next(each for each in itertools.chain([name], numbered_names) if each not in taken)
 
 
 def numbered(stem: str) -> Iterator[str]:
     """`stem_1`, `stem_2`, …, without an end."""
     return (f"{stem}_{n}" for n in itertools.count(1))
-
-
-def _numbered(stem: str, taken: Container[str]) -> str:
-    return next(name for name in numbered(stem) if name not in taken)
 
 
 class Taken(set[str]):
@@ -107,7 +106,7 @@ class Taken(set[str]):
 
     def numbered(self, stem: str) -> str:
         """A new name, always with a number."""
-        self.add(found := _numbered(stem, self))
+        self.add(found := next(name for name in numbered(stem) if name not in self))
         return found
 
 
@@ -427,9 +426,7 @@ def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expressi
     return rewrite(expression, change) if names else expression
 
 
-def scalar_value(
-    expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
-) -> int | float | complex | None:
+def scalar_value(expression: Expression, size: SizeOf = lambda axis: None) -> int | float | complex | None:
     """The value of a number, or None while a size in it is unknown.
 
     Raises:
@@ -443,9 +440,7 @@ def scalar_value(
         raise EquationError(message, expression.place, fix) from None
 
 
-def check_numbers(
-    expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
-) -> None:
+def check_numbers(expression: Expression, size: SizeOf = lambda axis: None) -> None:
     """Raises an error, at its place, for a number that cannot be computed, such as 10**400 or 1/0.
 
     Args:
@@ -467,7 +462,7 @@ def check_numbers(
             scalar_value(part, size)
 
 
-def _check_rate(call: Call, size: Callable[[str], int | float | None]) -> None:
+def _check_rate(call: Call, size: SizeOf) -> None:
     """Raises an error for a rate of dropout that is a number and no probability."""
     rate = call.arguments[-1]
     value = scalar_value(rate, size) if is_scalar(rate) else None
@@ -481,9 +476,7 @@ def divisor_of(factor: Expression) -> Expression | None:
     return factor.arguments[0] if isinstance(factor, Call) and factor.function == "reciprocal" else None
 
 
-def _scalar_value(
-    expression: Expression, size: Callable[[str], int | float | None]
-) -> int | float | complex | None:
+def _scalar_value(expression: Expression, size: SizeOf) -> int | float | complex | None:
     match expression:
         case Literal(value):
             return value

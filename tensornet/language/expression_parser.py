@@ -61,8 +61,29 @@ _SLIPS = (
 """What to write for text that Python cannot read, by what stands in the line."""
 
 
-class Parsed:
-    """A text parsed by Python. It keeps the lines, so that every node can be located."""
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Pow: "**",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+"""The operators that are functions of two operands."""
+
+_CONSTANTS = {"pi": math.pi, "inf": math.inf}
+
+
+class Terms:
+    """A text parsed by Python. Turns its nodes into expressions, axes and positions.
+
+    It keeps the lines, so that every node can be located.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -106,28 +127,6 @@ class Parsed:
 
     def fail(self, node: Located, message: str, fix: str = "") -> EquationError:
         return EquationError(message, self.place(node), fix)
-
-
-_SIGNS: dict[type[ast.AST], str] = {
-    ast.Pow: "**",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
-"""The operators that are functions of two operands."""
-
-_CONSTANTS = {"pi": math.pi, "inf": math.inf}
-
-
-class Terms(Parsed):
-    """Turns nodes of a text into expressions, axes and positions."""
 
     @told_in("functions")
     def expression(self, node: ast.expr) -> Expression:

@@ -33,8 +33,7 @@ from typing import Any
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..sizes import DOT, LARGEST, NoSizeError, as_size, is_name, read_expression
 from .desugaring import Addition, together, written_out
-from .einstein import locate
-from .equation import Calling, Declaration, Definition, Equation, Statement
+from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import (
     Call,
     Contraction,
@@ -100,10 +99,9 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
 @functools.lru_cache
 def rule_of(text: str) -> Expression:
     """A rule of a function's record, with the names that it uses."""
-    match _Reader(f"rule = {text}").statements():
-        case (Equation(right=right),):
-            return right
-    raise EquationError(f"{text!r} is not an expression", fix="write it as the right side of an equation")
+    (line,) = _Reader(f"rule = {text}").statements()
+    assert isinstance(line, Equation)
+    return line.right
 
 
 def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str] = ()) -> Expression:

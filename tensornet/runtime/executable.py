@@ -23,7 +23,7 @@ from ..graph.element_types import holding, of_dtype
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import scope_of
-from ..language.einstein import locate
+from ..language.equation import locate
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plan_cache import Occasion
 from ..planning.planner import whole_sizes

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import tensornet as tn
-from tensornet.errors import TensornetError
+from tensornet.errors import TensornetError, checked_number
 
 from .compressing import classifier, compressed_start
 from .configuration import Subject
@@ -194,8 +194,7 @@ class Processes:
     number: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, int) or isinstance(self.number, bool) or self.number < 1:
-            raise TensornetError(f"jobs is {self.number}", fix="give a whole number, 1 or more")
+        checked_number(self.number, "jobs", 1, whole=True)
 
     def threads(self, cores: int) -> int:
         """An equal share of the cores for each process."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.codec import Text, document
-from tensornet.errors import TensornetError, near
+from tensornet.errors import TensornetError, checked_number, near
 from tensornet.graph.argument_shapes import sizes_from_shapes
 from tensornet.language.expression import fresh
 from tensornet.sizes import evaluate
@@ -110,26 +110,19 @@ class Recipe:
         return rule(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
 
 
-_MOST = 2**31
 _BELOW_ONE = ("warmup", "smoothing", "zoom")
 
 
 def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     """The value as the type of its setting; raises an error if it is out of range."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    fix = ""
-    if kind is str:
-        fix = "" if value in OPTIMIZERS else f"choose of {', '.join(OPTIMIZERS)}"
-    elif kind is bool:
-        fix = "" if isinstance(value, bool) else "give true or false"
-    elif not number or not least <= value < _MOST or (kind is int and value != int(value)):
-        most = f" and below {_MOST}" if number and value >= _MOST else ""
-        fix = f"give {'a whole number' if kind is int else 'a number'}, {least} or more{most}"
-    elif name in _BELOW_ONE and value >= 1:
-        fix = "give a share below 1"
-    if fix:
-        told = f"there is no optimizer '{value}'" if kind is str else f"{name} is {value}"
-        raise TensornetError(told, fix=fix)
+    if kind is str and value not in OPTIMIZERS:
+        raise TensornetError(f"there is no optimizer '{value}'", fix=f"choose of {', '.join(OPTIMIZERS)}")
+    if kind is bool and not isinstance(value, bool):
+        raise TensornetError(f"{name} is {value}", fix="give true or false")
+    if kind in (int, float):
+        most, fix = (math.nextafter(1, 0), "give a share below 1") if name in _BELOW_ONE else (2**31 - 1, "")
+        whole = kind is int and not (isinstance(value, float) and value.is_integer())
+        checked_number(value, name, least, most, whole, fix)
     return kind(value)
 
 
@@ -147,22 +140,14 @@ def checked_seeds(seeds: Any) -> tuple[int, ...]:
         >>> checked_seeds(3), checked_seeds([7, 8])
         ((0, 1, 2), (7, 8))
     """
-    if _is_whole(seeds):
-        if not 1 <= seeds <= MOST_SEEDS:
-            fix = f"give how many, 1 to {MOST_SEEDS}, or a list of them"
-            raise TensornetError(f"there are {seeds} seeds", fix=fix)
-        return tuple(range(int(seeds)))
-    given = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
-    for seed in given:
-        if not _is_whole(seed) or not 0 <= seed < 2**32:
-            raise TensornetError(f"seed is {seed}", fix="give a whole number, 0 to 4294967295")
-    if not given:
+    if isinstance(seeds, numbers.Integral):
+        fix = f"give how many, 1 to {MOST_SEEDS}, or a list of them"
+        return tuple(range(checked_number(seeds, "the number of seeds", 1, MOST_SEEDS, whole=True, fix=fix)))
+    given = seeds if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
+    found = tuple(dict.fromkeys(checked_number(each, "seed", 0, 2**32 - 1, whole=True) for each in given))
+    if not found:
         raise TensornetError("no seed is given", fix="give a list of whole numbers, as [0, 1, 2]")
-    return tuple(dict.fromkeys(map(int, given)))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return found
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import tensornet as tn
-from tensornet.errors import BackendError, TensornetError
+from tensornet.errors import BackendError, TensornetError, checked_number
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .libraries import library
@@ -72,8 +72,8 @@ class Hardware:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
-        if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
-            raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
+        if threads is not None:
+            checked_number(threads, "threads", 1, MOST_THREADS, whole=True)
         if precision not in PRECISIONS:
             fix = f"choose of {', '.join(PRECISIONS)}"
             raise TensornetError(f"there is no precision '{precision}'", fix=fix)
