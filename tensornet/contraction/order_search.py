@@ -16,7 +16,7 @@ import math
 import operator
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ import opt_einsum
 from opt_einsum.paths import greedy
 
 from ..planning.constant_folding import is_worth_keeping
-from .pairs import Layout, Order, Pair, Problem, Strategy, ordered
+from .pairs import Choose, Layout, Order, Pair, Problem, Strategy, ordered
 
 FORMS, LARGE = (8, 5), 7
 """The number of layouts kept for each intermediate: `FORMS[0]` in products of fewer than `LARGE` tensors, else
@@ -35,7 +35,7 @@ times as long."""
 BEFOREHAND = 1e-4
 """The weight of a second spent once, beforehand, relative to a second spent at each call."""
 
-READERS = 5
+READERS = 3
 """The number of waiting operands that the layout of an elementwise product is fitted to."""
 
 
@@ -215,16 +215,12 @@ class Search:
             bound: the limit in seconds. If every order along the tree takes longer, the seconds are infinite.
         """
         known, made = self._operands(), self._subsets(tree)
-        within = [0.0] * len(known)
-        for one, other in tree:
-            within.append(within[one] + within[other] + self.floor(made[one], made[other]))
-        for (one, other), subset, least in zip(tree, made[len(known) :], within[len(known) :], strict=True):
+        for (one, other), spare in zip(tree, self._spared(tree, made, bound), strict=True):
             pair = sorted((made[one], made[other]), key=lambda each: each & -each)
-            forms = self.combined(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least))
-            if not forms:
-                return math.inf, ()
-            known[subset] = forms
-        return self._fastest(known[self.everything])
+            known[sum(pair)] = self.combined(sum(pair), [(pair[0], pair[1])], known, spare)
+            if not known[sum(pair)]:
+                break
+        return self._fastest(known)
 
     def refined(self, tree: Tree, breadth: int, bound: float = math.inf) -> tuple[float, Order]:
         """The fastest seconds and order along a tree, where the parts of each intermediate may come in any order.
@@ -235,11 +231,19 @@ class Search:
             bound: the limit in seconds. If every such order takes longer, the seconds are infinite.
         """
         known, made = self._operands(), self._subsets(tree)
-        for one, other in tree:
-            known |= self._over_subsets(self._cut(made[one], made[other], known, breadth), known, bound)
+        for (one, other), spare in zip(tree, self._spared(tree, made, bound), strict=True):
+            known |= self._over_subsets(self._cut(made[one], made[other], known, breadth), known, spare)
             if made[one] | made[other] not in known:
-                return math.inf, ()
-        return self._fastest(known[self.everything])
+                break
+        return self._fastest(known)
+
+    def _spared(self, tree: Tree, made: Sequence[int], bound: float) -> list[float]:
+        """The limit in seconds for the intermediate of each pair of a tree: what the pairs outside of it leave, by a
+        lower bound of each."""
+        within = [0.0] * len(self.axes)
+        for one, other in tree:
+            within.append(within[one] + within[other] + self.floor(made[one], made[other]))
+        return [bound - (within[-1] - least) for least in within[len(self.axes) :]]
 
     def _subsets(self, tree: Tree) -> list[int]:
         """The operands in each tensor of a tree. As a set they identify the tree, whatever the order of its pairs."""
@@ -283,18 +287,10 @@ class Search:
                 best = (seconds, order, tree)
         return best
 
-    def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
-        """The seconds and the order of the fastest of all trees.
-
-        Args:
-            trees: good trees. Intermediates that take longer than the best of these are not considered.
-        """
+    def exhaustive(self, bound: float = math.inf) -> tuple[float, Order]:
+        """The seconds and the order of the fastest of all trees; infinite seconds if all take longer than `bound`."""
         known = self._operands()
-        tree = min(trees, key=lambda tree: self.total(tree, self.floor), default=None)
-        least, order = (math.inf, ()) if tree is None else self.along(tree)
-        forms = self._over_subsets(list(known), known, least).get(self.everything)
-        found = (math.inf, ()) if forms is None else self._fastest(forms)
-        return found if found[0] < least else (least, order)
+        return self._fastest(self._over_subsets(list(known), known, bound))
 
     def _cut(self, one: int, other: int, known: Mapping[int, _Layouts], breadth: int) -> list[int]:
         """The two parts of an intermediate, cut into smaller ones. The slowest is cut first, into its own two parts."""
@@ -349,9 +345,13 @@ class Search:
             way = replace(way, swapped=not way.swapped, rows=way.columns, columns=way.rows)
         return _Made(one, other, way, subset)
 
-    def _fastest(self, forms: _Layouts) -> tuple[float, Order]:
+    def _fastest(self, known: Mapping[int, _Layouts]) -> tuple[float, Order]:
+        """The seconds and the order of the whole product; infinite seconds if it is not known."""
+        forms = known.get(self.everything)
+        if not forms:
+            return math.inf, ()
         seconds, made = self._least(forms)
-        return seconds, _in_order(made, len(self.problem.layouts))
+        return seconds, _in_order(made, len(self.axes))
 
 
 def _in_order(made: _Made | int, count: int) -> Order:
@@ -413,20 +413,17 @@ def tree_of(path: Iterable[Sequence[int]], count: int) -> Tree:
 # ---------------------------------------------------------------------------- equal problems
 
 
-def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..., Order]:
+def searched_once(choose: Choose) -> Choose:
     """The choice, cached for all problems that differ only in the names of their axes, or in the number of axes that
-    occur together in all operands and the result.
+    occur together in all operands and the result."""
 
-    Further arguments are part of the cache key.
-    """
+    @functools.lru_cache(maxsize=4096)
+    def chosen(problem: Problem) -> Order:
+        return choose(replace(problem))  # a copy, so that the cache keeps no prices
 
-    @functools.lru_cache(maxsize=most)
-    def chosen(problem: Problem, *more: Hashable) -> Order:
-        return choose(replace(problem), *more)  # a copy, so that the cache keeps no prices
-
-    def choice(problem: Problem, *more: Hashable) -> Order:
+    def choice(problem: Problem) -> Order:
         own = {f"{number:05}": run for number, run in enumerate(_together(problem))}
-        order = chosen(_renamed(problem, own), *more)
+        order = chosen(_renamed(problem, own))
         return tuple(replace(pair, way=_expanded(pair.way, own)) for pair in order)
 
     return choice
@@ -513,12 +510,13 @@ def fastest_with_vjp(problem: Problem) -> Order:
 def fastest(problem: Problem) -> Order:
     """The order that is expected to be fastest at a call. Invariant operands may be multiplied beforehand."""
     search, count = Search(problem), len(problem.layouts)
-    if count <= 2:
-        return search.along(left_to_right(count))[1]
-    if count <= EXHAUSTIVE:
-        return search.exhaustive([left_to_right(count), _swept(search), _tree(problem, greedy)])[1]
     seconds, order, tree = search.best_along(proposals(search))
-    better = (seconds, order) if count > MANY else search.refined(tree, BREADTH, seconds)
+    if 2 < count <= EXHAUSTIVE:
+        better = search.exhaustive(seconds)
+    elif EXHAUSTIVE < count <= MANY:
+        better = search.refined(tree, BREADTH, seconds)
+    else:
+        return order
     return better[1] if better[0] < seconds else order
 
 
@@ -542,10 +540,15 @@ def as_written(problem: Problem) -> Order:
 # ---------------------------------------------------------------------------- proposals
 
 
-def proposals(search: Search) -> Iterable[Tree]:
-    """Trees worth pricing, without duplicates."""
+def proposals(search: Search) -> Sequence[Tree]:
+    """Trees worth pricing."""
     problem, count = search.problem, len(search.problem.layouts)
-    found: list[Tree | None] = [_swept(search), *([_invariant_first(problem)] if search.invariant else [])]
+    if count <= 2:
+        return [left_to_right(count)]
+    if count <= EXHAUSTIVE:
+        simple = (left_to_right(count), _swept(search), _tree(problem, greedy))
+        return [min(simple, key=lambda tree: search.total(tree, search.floor))]
+    found: list[Tree | None] = [_swept(search)]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
         found.append(_tree(problem, opt_einsum.paths.get_path_fn("auto")))
     if count > RANDOM:
@@ -554,7 +557,7 @@ def proposals(search: Search) -> Iterable[Tree]:
     if count <= MANY:
         least = min(search.total(tree, search.estimate) for tree in found if tree is not None)
         found.append(_programmed(search, least))
-    return dict.fromkeys(tree for tree in found if tree is not None)
+    return [tree for tree in found if tree is not None]
 
 
 def _numbers(problem: Problem) -> dict[str, int]:
@@ -610,13 +613,6 @@ def _swept(search: Search) -> Tree:
         tree.append((last, chosen))
         done, waiting, last = done | 1 << chosen, waiting & ~(1 << chosen), count + len(tree) - 1
     return tuple(tree)
-
-
-def _invariant_first(problem: Problem) -> Tree:
-    """The tree that contracts all invariant operands first, and the result with the others."""
-    count = len(problem.layouts)
-    order = sorted(range(count), key=lambda number: number not in problem.invariant)
-    return tuple((order[0] if not at else count + at - 1, number) for at, number in enumerate(order[1:]))
 
 
 def _programmed(search: Search, least: float = math.inf) -> Tree | None:

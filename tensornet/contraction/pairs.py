@@ -350,7 +350,9 @@ class Pricing:
             if floor + min(ones[0].least, ones[1].least) > bound:
                 continue
             others = self.matrices(b, together, columns, inner)
-            beside = self._added_up(together + rows + columns) if is_added else 0.0
+            beside = 0.0
+            if is_added:  # each product and the sum so far are read, and the sum is written
+                beside = profile.pointwise(3 * self.itemsize * self.extent(together + rows + columns), 0.0)
             lead = () if is_added else together
             for swapped in (False, True):
                 outer = (columns, rows) if swapped else (rows, columns)
@@ -491,10 +493,6 @@ class Pricing:
             return (self.profile.launch,) * 2
         least = self.profile.pointwise(2 * self.itemsize * elements, self.itemsize * elements)
         return least, least + (0.0 if self.profile.blocked else self.profile.scattered * elements)
-
-    def _added_up(self, axes: Layout) -> float:
-        """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
-        return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
 
     # ---- memory
 
