@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -155,11 +155,10 @@ def plan(
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
-        if not training and wrt is None:
-            return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
-        from ..planning.gradients import leaves_of  # most plans need no derivatives
+        if training or wrt is not None:
+            from ..planning.gradients import leaves_of  # most plans need no derivatives
 
-        leaves = leaves_of(graph, wrt)
+            leaves = leaves_of(graph, wrt)
         if not training:
             return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
         from .rematerialization import can_rematerialize, with_saved_bytes
@@ -269,14 +268,16 @@ def planned(
     supported, limit = frozenset(backend.templates), None if changing else memory_limit
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
-        target = Target.of(backend.name, device, dtype, profile, supported, closed, changing, loops)
+        target = Target(backend.name, device, dtype, profile, supported, closed, changing, loops)
         return schedule(graph, target, sizes, limit, compare, around)
 
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:
             return written(scheduled(graph, profile), backend, around)
         plans = _in_calls(graph, functools.partial(scheduled, profile=profile))  # autograd keeps tensors
-        return _rematerialized(plans, memory_limit, backend, changing)
+        from .rematerialization import rematerialized_within
+
+        return rematerialized_within(plans, memory_limit, backend, changing)
 
     if tune is None:
         return made(profile)
@@ -289,12 +290,6 @@ def check_tuning(tune: str | None) -> None:
     """Raises an error if there is no such way of tuning."""
     if tune not in (None, "measure"):
         raise BackendError(f"there is no way of tuning {tune!r}", fix="use tune='measure', or leave it out")
-
-
-def _rematerialized(plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]) -> Plan:
-    from .rematerialization import rematerialized_within
-
-    return rematerialized_within(plans, limit, backend, changing)
 
 
 def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:

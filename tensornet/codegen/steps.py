@@ -31,14 +31,10 @@ from .context import CodegenContext, tuple_source
 
 
 def write_step(context: CodegenContext, step: Step) -> str:
-    """The right side of the line for one step."""
+    """The right side of the line for one step: a product, a sum, a view of a tensor, a function along axes, or a
+    pointwise expression."""
     context.sizes = {axis.name: axis.size for axis in step.axes}
-    context.element = step.element
-    return _right_side(context, step, step.equation.left)
-
-
-def _right_side(context: CodegenContext, step: Step, left: Left) -> str:
-    """A product, a sum, a view of a tensor, a function along axes, or a pointwise expression."""
+    context.element, left = step.element, step.equation.left
     if step.arrangement is not None and (product := step.multiplied) is not None:
         return _product(context, product, step.arrangement, left)
     match step.equation.right:
@@ -348,29 +344,17 @@ def _product(context: CodegenContext, product: Multiplied, way: Strategy, left: 
             text = f"({context.aligned(a, order)} * {context.aligned(b, order)})"
             return context.op("sum", text, axes=tuple_source(map(order.index, way.summed)))
         case "linear":
-            return _linear(context, product, way)
+            given = [context.view(*each) for each in product.read_by(way)]
+            given += [context.view(product.bias, way.result[-1:])] if product.bias is not None else []
+            return context.op(_sized(context, "linear", way.result), ", ".join(given))
         case "dot":
-            groups = [way.batch, way.summed]
-            return context.op("vecdot", context.view(a, groups), context.view(b, groups))
-    rows, columns = way.rows, way.columns
-    if way.swapped:
-        a, b, rows, columns = b, a, columns, rows
-    one = _matrix(context, a, way.batch, rows, way.summed)
-    two = _matrix(context, b, way.batch, way.summed, columns)
+            return context.op("vecdot", *(context.view(*each) for each in product.read_by(way)))
+    one, two = (_matrix(context, ref, *groups) for ref, groups in product.read_by(way))
     whole = context.element is Element.WHOLE and "whole_matmul" in context.backend.templates
     text = context.op("whole_matmul" if whole else _sized(context, "matmul", left), one, two)
     if way.added:
         return context.op("sum", text, axes="(0,)")
-    return context.reshaped(text, left) if way.batch and not (rows and columns) else text
-
-
-def _linear(context: CodegenContext, product: Multiplied, way: Strategy) -> str:
-    """The product of a tensor with a matrix, with a bias of each row, if any."""
-    *rows, columns = way.result
-    first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
-    given = [context.view(first, [*rows, way.summed]), context.view(second, [columns, way.summed])]
-    given += [context.view(product.bias, [columns])] if product.bias is not None else []
-    return context.op(_sized(context, "linear", way.result), ", ".join(given))
+    return context.reshaped(text, left) if way.batch and not (way.rows and way.columns) else text
 
 
 def _sized(context: CodegenContext, template: str, left: Left) -> str:

@@ -99,7 +99,11 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
         measured = _measured(backend, device, dtype)
         known = measured if known is None else min(known, measured, key=lambda profile: profile.unrest)
         save_profile(known)
-    return _usable(known, device, dtype)
+    if known.is_steady:
+        return known
+    return replace(
+        default_profile(device, dtype), key=known.key, unrest=known.unrest
+    )  # measured ones are chance
 
 
 def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
@@ -113,13 +117,6 @@ def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
             took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
             print(f"tensornet: {took}; {'kept' if found.is_steady else busy}", file=sys.stderr, flush=True)
     return found
-
-
-def _usable(found: DeviceProfile, device: str, dtype: str) -> DeviceProfile:
-    """Measured constants, or the built-in ones in their place if the device had other work: they are chance then."""
-    if found.is_steady:
-        return found
-    return replace(default_profile(device, dtype), key=found.key, unrest=found.unrest)
 
 
 def _key(backend: Backend, device: str, dtype: str) -> str:
@@ -155,7 +152,7 @@ def measure(
             break
         probe.found = replace(usual, **UNKNOWN)
         _constants(probe)
-        probe.learn(**_near(probe.found, usual, PIECES))
+        probe.learn(**_near(probe.found, usual))
         ratios = [measured / expected for measured, expected in _others(probe)]
     away = sorted(abs(math.log(ratio)) for ratio in ratios)
     spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
@@ -163,11 +160,11 @@ def measure(
     return bounded(replace(probe.found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
 
 
-def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:
-    """Some constants, each clipped near the usual one."""
+def _near(found: DeviceProfile, usual: DeviceProfile) -> dict[str, Any]:
+    """The constants of `PIECES`, each clipped near the usual one."""
     return {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
-        for name in names
+        for name in PIECES
         for middle in [getattr(usual, name)]
     }
 

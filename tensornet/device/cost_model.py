@@ -416,10 +416,6 @@ class DeviceProfile:
             seconds += written / self.fresh_bandwidth
         return seconds + self.launch
 
-    def fresh(self, written: float) -> float:
-        """Seconds that first touch adds to a result of this many bytes."""
-        return written / self.fresh_bandwidth if written >= self.fresh_bytes else 0.0
-
     def _alone(self, moved: float, written: float = 0.0) -> float:
         """How many times as long a step takes as on all cores: one core runs a small step alone."""
         return self.cores if max(written, moved / 2.0) < self.grain else 1.0

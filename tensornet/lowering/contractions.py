@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..contraction.order_search import fastest_with_vjp
-from ..contraction.pairs import Groups, Layout, Order, Problem, Strategy, flatten, view_order
+from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -256,19 +256,22 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
 
 def share_copies(context: LoweringContext) -> None:
     """Makes a copy that several products read a step of its own, before the first of them."""
-    steps, made = context.steps, dict[Hashable, str]()
+    steps, later = (
+        context.steps,
+        {context.renamed.get(name, name): key for key, name in context.copies.items()},
+    )
     count = Counter(key for step in steps if isinstance(step, Step) for *_, key in _copies(step))
-    context.steps = []
+    context.steps, context.copies = [], {}
     for step in steps:
         if isinstance(step, Step):
             for ref, layout, key in _copies(step):
                 if count[key] > 1:
                     value = Value(ref, {axis.name: axis.size for axis in step.axes}, step.element)
-                    made[key] = made.get(key) or context.reorder(value, layout).ref.name
-                    right = _reading(step.equation.right, ref, Ref(made[key], layout))
+                    right = _reading(step.equation.right, ref, context.reorder(value, layout).ref)
                     seconds = max(0.0, step.seconds - context.transpose_seconds(value, layout))
                     step = replace(step, equation=replace(step.equation, right=right), seconds=seconds)
         context.steps.append(step)
+        context.copies |= {later[name]: name for name in step.defines if name in later}
 
 
 def _reading(right: Expression, old: Ref, new: Ref) -> Expression:
@@ -276,25 +279,11 @@ def _reading(right: Expression, old: Ref, new: Ref) -> Expression:
 
 
 def _copies(step: Step) -> Iterator[tuple[Ref, Layout, Hashable]]:
-    """The operands that a matrix product copies, each with the layout of the copy, and what equal copies share."""
-    way, product = step.arrangement, step.multiplied
-    if way is None or product is None or way.kind not in ("matmul", "linear"):
-        return
+    """The operands that a product copies, each with the layout of the copy, and what equal copies share."""
     sizes = {axis.name: axis.size for axis in step.axes}
-    given, outer = (product.a, product.b), (way.rows, way.columns)
-    (one, other), (rows, columns) = (given[::-1], outer[::-1]) if way.swapped else (given, outer)
-    groups: list[tuple[Ref, Groups]] = [
-        (one, (way.batch, rows, way.summed)),
-        (other, (way.batch, way.summed, columns)),
-    ]
-    if way.kind == "linear":
-        groups = [(one, (*way.result[:-1], way.summed)), (other, (way.result[-1], way.summed))]
-    for ref, wanted in groups:
-        layout = layout_of(ref)
-        own = tuple(common(group, layout) for group in wanted)
-        if view_order(layout, own) is None:
-            copied = flatten(own)
-            yield ref, copied, (ref.name, tuple(map(sizes.get, layout)), tuple(map(layout.index, copied)))
+    for ref, groups in step.copied:
+        layout, copied = layout_of(ref), flatten(groups)
+        yield ref, copied, (ref.name, tuple(map(sizes.get, layout)), tuple(map(layout.index, copied)))
 
 
 def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy) -> Value:

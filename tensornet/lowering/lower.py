@@ -77,9 +77,10 @@ def lower(
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
     """
     context = _Lowering(Lines(program), values, target, choose, product)
-    results = _lower_lines(context, inside, planned)
+    _lower_lines(context, inside, planned)
     share_copies(context)
     lines = context.lines
+    results = tuple(_result(context, name, inside) for name in lines.names.outputs)
     names = {*lines.known}.union(*(line.sizes for line in lines.own))
     return tuple([_plainly(step, names) for step in context.steps]), results
 
@@ -91,14 +92,16 @@ def seconds_of(
     context = _Lowering(Lines(program), values, target, choose, limit=limit)
     with contextlib.suppress(TooLongError):
         _lower_lines(context, inside=False)
+        for name in program.names.outputs:
+            _result(context, name, inside=False)
     return context.seconds
 
 
-def _lower_lines(context: _Lowering, inside: bool, planned: Planned | None = None) -> tuple[Result, ...]:
-    """Emits the steps of all lines and calls. Where the outputs are."""
+def _lower_lines(context: _Lowering, inside: bool, planned: Planned | None = None) -> None:
+    """Emits the steps of all lines and calls."""
     lines = context.lines
-    asked_for, outputs = frozenset(_asked_for(lines)), lines.names.outputs
-    leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
+    asked_for = frozenset(_asked_for(lines))
+    leaving = frozenset[str]() if inside else frozenset(lines.names.outputs).difference(context.readers)
     for item in lines.body:
         if isinstance(item, Apply):
             assert planned is not None
@@ -107,7 +110,6 @@ def _lower_lines(context: _Lowering, inside: bool, planned: Planned | None = Non
             plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
             _lower_line(context, item, item.equation.name in asked_for)
-    return tuple(_result(context, name, inside) for name in outputs)
 
 
 class _Lowering(LoweringContext):
@@ -116,7 +118,21 @@ class _Lowering(LoweringContext):
 
     def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
         """The value of an expression; `wanted` is the preferred layout."""
-        return _lower_expression(self, expression, wanted)
+        match expression:
+            case Ref():
+                return read(self, expression)
+            case _ if is_scalar(expression):
+                number = self.scalar(expression)
+                return self.emit((), number, [], of_number(number))
+            case Contraction(factors, ()) if any(map(divisor_of, factors[1:])):
+                return lower_quotient(self, factors, wanted)
+            case Contraction():
+                return lower_contraction(self, expression, wanted)
+            case Call(function) if (lowered := FUNCTIONS[function].lowered) is not None:
+                return lowered(self, expression)
+            case Call():
+                return lower_call(self, expression, wanted)
+        raise AssertionError(expression)
 
     def new_axis(self) -> str:
         """The name of a new axis, which the current line does not have."""
@@ -135,25 +151,6 @@ class _Lowering(LoweringContext):
         if isinstance(value, int | float) and value < least:
             return Literal(least)
         return transform(expression, lambda part: self.raised(part, least))
-
-
-def _lower_expression(context: _Lowering, expression: Expression, wanted: Layout | None) -> Value:
-    """Lowers an expression by its kind."""
-    match expression:
-        case Ref():
-            return read(context, expression)
-        case _ if is_scalar(expression):
-            number = context.scalar(expression)
-            return context.emit((), number, [], of_number(number))
-        case Contraction(factors, ()) if any(map(divisor_of, factors[1:])):
-            return lower_quotient(context, factors, wanted)
-        case Contraction():
-            return lower_contraction(context, expression, wanted)
-        case Call(function) as call if (lowered := FUNCTIONS[function].lowered) is not None:
-            return lowered(context, call)
-        case Call():
-            return lower_call(context, expression, wanted)
-    raise AssertionError(expression)
 
 
 # ---------------------------------------------------------------------------- lines

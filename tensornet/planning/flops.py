@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..device.cost_model import default_profile
 from ..display import amount, columns, table
 from ..graph.formulas import naive_flops
 from ..graph.graph import Graph, of_graph
@@ -42,7 +43,12 @@ def _flops(graph: Graph, naive: bool, sizes: Mapping[str, Any]) -> Any:
     """The FLOPs in open sizes."""
     if naive:
         return naive_flops(graph)
-    return schedule(graph, Target.nominal(), sizes).flop_formula
+    return _planned(graph, sizes).flop_formula
+
+
+def _planned(graph: Graph, sizes: Mapping[str, Any]) -> Plan:
+    """The plan of a graph on a device of constants that are the same everywhere."""
+    return schedule(graph, Target("numpy", "cpu", "float32", default_profile("cpu"), frozenset()), sizes)
 
 
 @of_graph
@@ -143,7 +149,7 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
     """
     import sympy
 
-    plan = schedule(graph, Target.nominal(), sizes)
+    plan = _planned(graph, sizes)
     times = Counter({plan: 1})
     for block in (plan, *reversed(list(plan.functions))):  # callers come before the blocks that they call
         for step in (*block.once, *block.steps):

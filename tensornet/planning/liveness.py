@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..contraction.pairs import Strategy, view_order
 from ..graph.element_types import bytes_of, of_leaf
 from ..graph.leaves import Leaf
 from ..language.affine import is_cut
@@ -67,9 +66,9 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
     def held(axes: Iterable[str]) -> int:
         return math.prod(sizes[axis] for axis in axes) * size
 
-    way, product = step.arrangement, step.multiplied
-    if way is not None and product is not None and way.kind != "multiply":
-        copied = (held(axes_of_index(ref.index)) for ref in _copied(product.a, product.b, way))
+    way = step.arrangement
+    if way is not None and way.kind != "multiply" and step.multiplied is not None:
+        copied = (held(axes_of_index(ref.index)) for ref, _ in step.copied)
         beside = held((*way.batch, *way.rows, *way.summed)) if way.kind in ("dot", "sum") else 0
         beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
         return sum(copied) + beside
@@ -97,24 +96,6 @@ def _results_worked_in(call: Call) -> float | None:
             first, further = function.workspace
             return first + further * (len(option_axes(call)) - 1)
     return None
-
-
-def _copied(a: Ref, b: Ref, way: Strategy) -> Iterator[Ref]:
-    """The operands of a product that must be copied into the order in which it reads them."""
-    if way.kind == "sum":
-        return
-    for ref, outer in ((a, way.rows), (b, way.columns)):
-        layout = axes_of_index(ref.index)
-        batch = tuple(axis for axis in way.batch if axis in layout)
-        groups = (
-            [*way.result[:-1], way.summed]
-            if way.kind == "linear" and ref is a
-            else [batch, outer, way.summed]
-        )
-        present = tuple(tuple(group) for group in groups if group)
-        order = view_order(layout, present)
-        if order is None or (batch and order[-1] == 0 and len(present) > 1):
-            yield ref
 
 
 def _is_pointwise(expression: Expression) -> bool:

@@ -33,9 +33,6 @@ _FOLDERS = (
 )
 """The folders with the source that decides what a plan is and what its steps mean."""
 
-_SEARCHES = ("opt_einsum",)
-"""The libraries whose searches propose contraction orders."""
-
 _LOADED = time.time()
 
 
@@ -118,7 +115,8 @@ def _registered(graph: Graph) -> list[Any]:
 
 @functools.cache
 def _library() -> str:
-    """A digest of the library's source and of the versions of `_SEARCHES`. Only plans with the same digest are used.
+    """A digest of the library's source, and of the version of opt_einsum, which proposes contraction orders. Only plans
+    with the same digest are used.
 
     Empty if the source is not available, or changed since it was loaded.
     """
@@ -128,14 +126,5 @@ def _library() -> str:
         return ""
     for path in files:
         digest.update(f"{path.relative_to(home)}\n".encode() + path.read_bytes())
-    for name in _SEARCHES:
-        digest.update(f"{name} {_version(name)}\n".encode())
+    digest.update(importlib.metadata.version("opt_einsum").encode())
     return digest.hexdigest()
-
-
-def _version(name: str) -> str:
-    """The installed version of another library. Empty if it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..codec import Part, Scope, Text, document, read, state_of, write
-from ..contraction.pairs import Strategy
+from ..contraction.pairs import Groups, Strategy, view_order
 from ..device.cost_model import Certainty
 from ..display import Filled, amount, folded, preformatted, table
 from ..dtypes import Element, itemsize
@@ -24,7 +24,7 @@ from ..graph.leaves import Along, Leaf, names_of_blocks, scoped, shown_call
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, Size, axes_of_index, rename_tensors
-from ..ops.record import names_in
+from ..ops.record import layout_of, names_in
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
 
 
@@ -40,6 +40,18 @@ class Multiplied:
     a: Ref
     b: Ref
     bias: Ref | None = None
+
+    def read_by(self, way: Strategy) -> tuple[tuple[Ref, Groups], tuple[Ref, Groups]]:
+        """The left and the right operand, each with the groups of axes that the product reads, in their order."""
+        a, b, rows, columns = self.a, self.b, way.rows, way.columns
+        if way.swapped:
+            a, b, rows, columns = b, a, columns, rows
+        match way.kind:
+            case "linear":
+                return (a, (*way.result[:-1], way.summed)), (b, (way.result[-1], way.summed))
+            case "dot":
+                return (a, (way.batch, way.summed)), (b, (way.batch, way.summed))
+        return (a, (way.batch, rows, way.summed)), (b, (way.batch, way.summed, columns))
 
 
 @document()
@@ -110,6 +122,20 @@ class Step:
     def multiplied(self) -> Multiplied | None:
         """The product that it is, if it is one."""
         return None if self.arrangement is None else _multiplied(self.equation.right)
+
+    @functools.cached_property
+    def copied(self) -> list[tuple[Ref, Groups]]:
+        """The operands that a product of matrices or vectors copies, each with the groups of the copy."""
+        way, product, found = self.arrangement, self.multiplied, list[tuple[Ref, Groups]]()
+        if way is None or product is None or way.kind in ("multiply", "sum"):
+            return found
+        for ref, groups in product.read_by(way):
+            layout = layout_of(ref)
+            own = tuple(tuple([axis for axis in group if axis in layout]) for group in groups)
+            order = view_order(layout, own)
+            if order is None or (way.kind == "matmul" and own[0] and len(order) > 1 and order[-1] == 0):
+                found.append((ref, own))
+        return found
 
     @functools.cached_property
     def open_sizes(self) -> frozenset[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..device.cost_model import MAPPED, DeviceProfile, default_profile
+from ..device.cost_model import MAPPED, DeviceProfile
 from ..dtypes import itemsize
 from ..graph.leaves import Leaf
 from ..language.patterns import pattern_of
@@ -28,7 +28,7 @@ class Target:
         backend, device, dtype: as for `tensornet.plan`.
         profile: the constants of the device.
         supported: the operations that the backend has a template for.
-        kernels: the kernels that compute several equations at once, the backend's and the user's.
+        kernels: the kernels that compute several equations at once: the user's, then the backend's.
         closed: whether tensors that depend on open sizes are computed again at each call.
         changing: the leaves that get gradients, where the backward pass is planned as well.
         loops: whether recurrences always become loops, with as much as possible computed position by position.
@@ -39,10 +39,18 @@ class Target:
     dtype: str
     profile: DeviceProfile
     supported: frozenset[str]
-    kernels: tuple[Function, ...] = ()
+    kernels: tuple[Function, ...] = field(init=False)
     closed: bool = False
     changing: frozenset[str] = frozenset()
     loops: bool = False
+
+    def __post_init__(self) -> None:
+        known = [row for row in FUNCTIONS.values() if row.recognised]
+        own = [row for row in known if self.backend in dict(row.implementations)]
+        kernels = (*own, *(row for row in known if row.name in self.supported))
+        if "complex" in self.dtype:
+            kernels = tuple(row for row in kernels if _takes_complex(row))
+        object.__setattr__(self, "kernels", kernels)
 
     @property
     def itemsize(self) -> int:
@@ -57,31 +65,6 @@ class Target:
         """
         may_pay = "in_tiles" in self.supported and self.device == "cpu" and not self.changing
         return 1.5 * MAPPED if may_pay else math.inf
-
-    @classmethod
-    def of(
-        cls,
-        backend: str,
-        device: str,
-        dtype: str,
-        profile: DeviceProfile,
-        supported: frozenset[str],
-        closed: bool = False,
-        changing: frozenset[str] = frozenset(),
-        loops: bool = False,
-    ) -> Target:
-        """The target with the kernels that are available for it, the user's own first."""
-        known = [row for row in FUNCTIONS.values() if row.recognised]
-        own = [row for row in known if backend in dict(row.implementations)]
-        kernels = (*own, *(row for row in known if row.name in supported))
-        if "complex" in dtype:
-            kernels = tuple(row for row in kernels if _takes_complex(row))
-        return cls(backend, device, dtype, profile, supported, kernels, closed, changing, loops)
-
-    @classmethod
-    def nominal(cls) -> Target:
-        """A target for counts that depend on no device."""
-        return cls.of("numpy", "cpu", "float32", default_profile("cpu"), frozenset())
 
     def told_sizes(self, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> frozenset[str]:
         """The open sizes that steps done once may depend on: those that occur in the shapes of leaves."""
