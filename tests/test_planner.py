@@ -45,7 +45,7 @@ CPU = default_profile("cpu")
 def ways_of(problem: Problem, a: Any, b: Any, readers: Any, bound: float = math.inf) -> list[Strategy]:
     """The ways to contract two tensors within a bound, each in seconds."""
     pricing = problem.pricing
-    limits = (pricing.bounds(frozenset(a), frozenset(b), problem.kept)[1], bound, math.inf)
+    limits = (pricing.bounds(frozenset(a), frozenset(b), problem.kept)[1], bound)
     found = pricing.priced(a, b, problem.kept, None, readers, limits).values()
     return [Strategy(*fields, seconds) for seconds, fields in found]
 

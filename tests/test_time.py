@@ -481,7 +481,7 @@ def strategies(
     readers: Sequence[frozenset[str]] = (),
 ) -> list[Strategy]:
     """The ways to contract two tensors, one for each layout of the result; none is left out as too slow."""
-    limits = (pricing.bounds(frozenset(a), frozenset(b), kept)[1], math.inf, math.inf)
+    limits = (pricing.bounds(frozenset(a), frozenset(b), kept)[1], math.inf)
     priced = pricing.priced(a, b, kept, wanted, readers, limits)
     return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
 

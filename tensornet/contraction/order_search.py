@@ -99,24 +99,21 @@ class Search:
         problem, found, kept = self.problem, dict[Layout, tuple[float, Any]](), self.axes_of(subset)
         weight, readers = self.weight(subset), self._readers(subset, kept)
         wanted, enough = (None, self.forms) if subset != self.everything else (problem.wanted, 1)
-        is_copied = weight == 1.0 and not kept <= problem.kept  # elementwise products take any layout
-        farthest = self.pricing.copied_at_most(kept) if is_copied and enough > 1 else math.inf
-        spread = farthest if enough > 1 else 0.0
         for lowest, before, kernel, (a, made_a), (b, made_b) in self._pairs(halves, known):
             if lowest > bound:
                 break
-            changed, limits = False, (kernel, (bound - before) / weight, spread)
+            changed, limits = False, (kernel, (bound - before) / weight)
             for form, (own, fields) in self.pricing.priced(a, b, kept, wanted, readers, limits).items():
                 seconds = before + weight * own
                 if seconds < found[form][0] if form in found else seconds <= bound:
                     found[form] = (seconds, (made_a, made_b, (*fields, own)))
                     changed = True
-            if changed:
-                times = sorted(seconds for seconds, _ in found.values())
-                bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
+            if changed and len(found) >= enough:
+                bound = sorted(seconds for seconds, _ in found.values())[enough - 1]
+        ranked = sorted(found.items(), key=lambda each: each[1][0])
         return {
             form: (seconds, self._made(one, other, Strategy(*fields), subset))
-            for form, (seconds, (one, other, fields)) in self._pruned(found, is_copied)
+            for form, (seconds, (one, other, fields)) in ranked[: self.forms]
         }
 
     def _pairs(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]) -> list[Any]:
@@ -191,21 +188,6 @@ class Search:
             last, waiting = waiting & -waiting, waiting & (waiting - 1)
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
-
-    def _pruned(
-        self, forms: Mapping[Layout, tuple[float, Any]], is_copied: bool
-    ) -> list[tuple[Layout, tuple[float, Any]]]:
-        """The fastest forms. If readers may copy them, without those slower than the fastest form and a copy of it."""
-        ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        if is_copied and len(ranked) > 1:
-            least, layout = min((seconds, layout) for layout, (seconds, _) in ranked)
-            near = least + self.problem.profile.launch + self.problem.profile.view  # any copy takes more
-            ranked = [
-                each
-                for each in ranked
-                if each[1][0] <= near or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
-            ]
-        return ranked[: self.forms]
 
     def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
         """The seconds and the order of the fastest forms along a tree. In a pair, the lowest operand's tensor is first.
@@ -312,27 +294,15 @@ class Search:
     ) -> dict[int, _Layouts]:
         """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
         found = {subset: known[subset] for subset in parts}
-        least = {subset: self._least(forms)[0] for subset, forms in found.items()}
         for number in range(2, len(parts) + 1):
             for members in itertools.combinations(parts, number):
                 subset = sum(members)
-                spare = bound - self._left(subset, parts)
-                halves = [
-                    (half, rest)
-                    for half, rest in _halves(members)
-                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= spare
-                ]
+                others = [part for part in parts if not part & subset]
+                spare = bound - (self.floor(subset, others[0]) if len(others) == 1 else 0.0)
+                halves = [(half, rest) for half, rest in _halves(members) if half in found and rest in found]
                 if halves and (forms := self.combined(subset, halves, found, spare)):
-                    found[subset], least[subset] = forms, self._least(forms)[0]
+                    found[subset] = forms
         return found
-
-    def _left(self, subset: int, parts: Sequence[int]) -> float:
-        """A lower bound of the seconds to contract the union of some tensors with the others."""
-        others = [part for part in parts if not part & subset]
-        if len(others) == 1:
-            return self.floor(subset, others[0])
-        changing = sum(bool(part & ~self.invariant) for part in (subset, *others))
-        return self.problem.profile.launch * max(1, changing - 1) if others else 0.0
 
     def _made(self, one: _Made | int, other: _Made | int, way: Strategy, subset: int) -> _Made:
         """An intermediate. First comes the tensor that determines the layout of an elementwise product, and the one

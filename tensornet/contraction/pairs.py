@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import document
-from ..device.cost_model import HELD, MOST, DeviceProfile, MemoryAccess, memory_access
+from ..device.cost_model import HELD, MOST, DeviceProfile, memory_access
 
 EXPANDED = 2**20
 """The most bytes to which a tensor may be repeated along the batch axes of the other one. Nothing is copied, but its
@@ -38,9 +38,8 @@ Way: TypeAlias = "tuple[float, _Fields]"
 """The seconds of a strategy, and its other fields. Few priced ways become a `Strategy`."""
 
 
-Limits: TypeAlias = "tuple[float, float, float]"
-"""A lower bound of the seconds of a pair's kernel, see `Pricing.bounds`; the most seconds that the pair may take;
-and how many seconds slower than the fastest layout of its result another one may be."""
+Limits: TypeAlias = "tuple[float, float]"
+"""A lower bound of the seconds of a pair's kernel, see `Pricing.bounds`, and the most seconds of the pair."""
 
 
 @document()
@@ -262,13 +261,6 @@ class Pricing:
             views += len(outer & self.long) > 1 or len(summed) > 1 or len(batch) > 1
         return kernel + self.profile.view * views, kernel
 
-    def copied_at_most(self, axes: frozenset[str]) -> float:
-        """An upper bound of the seconds to copy a tensor into another layout."""
-        elements = self.extent(axes)
-        size = self.itemsize * elements
-        worst = MemoryAccess(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
-        return self.profile.access_seconds(worst) + self.profile.view
-
     # ---- products of elements
 
     def _elementwise(
@@ -337,12 +329,11 @@ class Pricing:
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, limits: Limits
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
-        best, (kernel, bound, spread) = dict[Layout, Way](), limits
+        best, (kernel, bound) = dict[Layout, Way](), limits
         profile, view = self.profile, self.profile.view
         for together, rows, columns, inner in self._groups(a, b, batch, summed, wanted):
             many, m, n, k = map(self.extent, (together, rows, columns, inner))
-            floor = profile.launch if many > 1 and m * n * k < profile.small else kernel
-            floor += 2 * view if many > 1 else 0.0
+            floor = kernel + (2 * view if many > 1 else 0.0)
             is_added = bool(together) and together[0] in summed
             if floor + (view if together and not (batch or is_added) else 0.0) > bound:
                 continue
@@ -368,7 +359,6 @@ class Pricing:
                 if seconds <= limit - later:
                     result = tuple(filter(None, (lead, *outer)))
                     best[lying] = (total, ("matmul", swapped, together, rows, columns, inner, result))
-                    bound = min(bound, (total + spread) * SOONER)
         return best
 
     def _groups(
@@ -448,8 +438,6 @@ class Pricing:
                 kernel += self.profile.run * k * n / max(1.0, right.inner)
             if not columns:
                 kernel += self.profile.run * k * m / max(1.0, left.inner)
-        if kernel + left.least + right.least > limit:
-            return math.inf
         before = left.seconds if left.copied is None else left.seconds + self.walk(left.copied, (one,))
         if kernel + before + right.least > limit:
             return math.inf
