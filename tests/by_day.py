@@ -31,7 +31,7 @@ CHOOSES = ("tests/test_programs.py", "tests/test_errors.py", "tests/test_fuzz.py
 
 SMOKE = {
     "tests/test_models.py::test_a_model_is_one_graph_to_torch_compile",
-    "tests/test_recurrent_layers.py::test_gradients_are_those_of_torch",
+    "tests/test_recurrences.py::test_gradients_are_those_of_torch",
     "tests/test_torch.py::test_autograd_agrees_with_planned_gradients",
     "tests/test_readme.py::test_python_blocks_print_what_a_page_prints",
     "tests/test_structure.py::test_no_import_goes",

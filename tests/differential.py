@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 import re
 import sys
@@ -24,8 +25,10 @@ import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.codegen.function import LoadedProgram as Loaded
 from tensornet.frontend.elaborate_ir import function_of, of_tensors
+from tensornet.graph.element_types import of_leaves
 from tensornet.graph.graph import Apply
 from tensornet.ir.naming import graph_of
+from tensornet.ops.table import Element
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
 from tensornet.scan.lowering import lower_recurrences
@@ -178,6 +181,18 @@ def drawn(graph: tn.Graph, scale: float = 1.0, seed: int = 0, **sizes: int) -> d
         if leaf.value is None
     }
     return {name: scale * draw.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def drawn_of_kinds(graph: tn.Graph) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Numbers, truth values and the positions 0 and 1 for the leaves of a graph, and the lengths of its open sizes."""
+    lengths = dict(zip(graph.open_sizes, itertools.cycle((2, 3, 4)), strict=False))
+    draw, found, kinds = np.random.default_rng(0), dict[str, np.ndarray](), of_leaves(graph)
+    for each in (each for each in graph.leaves if each.value is None):
+        shape = [int(evaluate(evaluate(size, graph.bound), lengths)) for size in each.shape]
+        truth, position = kinds[each.name] is Element.TRUTH, kinds[each.name].is_position
+        drawn = draw.integers(0, 2, shape) if truth or position else draw.normal(size=shape) * 0.5
+        found[each.name] = drawn > 0 if truth else drawn
+    return found, lengths
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

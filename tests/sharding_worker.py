@@ -33,8 +33,9 @@ from tensornet.sharding import sharded as made
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.part import part_of
 from tensornet.sharding.search import CostTable, eliminated
-from tests.programs import program
 from tests.test_kept import Seen
+
+from .programs import program
 
 FREE = {"data": (1e18, 0.0), "model": (1e18, 0.0)}
 """Links that cost nothing, so that the search divides even small graphs."""

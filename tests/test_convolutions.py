@@ -44,43 +44,6 @@ def test_a_factorized_kernel_is_never_built_where_that_pays(kernel: str, backend
     assert plan.flops < 0.2 * 2 * 8 * 56 * 56 * 32 * 32 * 9
 
 
-TURNED = {
-    "y[b,o,p] = x[b,c,p+2-u] * K[o,c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 8, 3)),
-    "y[b,o,p] = x[b,c,2*p+4-2*u] * K[o,c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 8, 3)),
-    "y[b,c,p] = x[b,c,p+2-u] * K[c,u]": ("x[b,c,H] K", (8, 8, 400), (8, 3)),
-    "y[b,o,p] = sum[c,u](x[b,c,p+u] * K[o,c,2-u])": ("x[b,c,H] K[o,c,m]", (8, 8, 400), (8, 8, 3)),
-    "y[b,o,p] = sum[c,u](x[b,c,p+u] * K[o,c,2*u])": ("x[b,c,H] K[o,c,m]", (8, 8, 400), (8, 8, 5)),
-    "y[b,o,p,q] = x[b,c,p+2-u,q+v] * K[o,c,u,v]": ("x[b,c,H,W] K", (4, 8, 40, 40), (8, 8, 3, 3)),
-    "y[b,o,p,q] = x[b,c,p+2-u,q+2-v] * A[c,u] * B[o,v]": (
-        "x[b,c,H,W] A B", (4, 8, 40, 40), (8, 3), (8, 3),
-    ),
-}  # fmt: skip
-"""Filters that run backwards, or that are read in part: inputs and their shapes."""
-
-
-@pytest.mark.parametrize("text", TURNED)
-def test_a_filter_that_runs_backwards_is_a_convolution(text: str) -> None:
-    inputs, *shapes = TURNED[text]
-    used = {
-        axis: size
-        for axis, size in {"u": 3, "v": 3, "m": shapes[-1][-1]}.items()
-        if axis in f"{text} {inputs}"
-    }
-    graph = tn.layer(text, inputs=inputs, **used)
-    arrays = [np.random.default_rng(number).normal(size=shape) for number, shape in enumerate(shapes)]
-    sizes = {"b": shapes[0][0], "H": shapes[0][2], "W": 40, "c": 8, "o": 8}
-    plan = tn.plan(graph, backend="torch", **{axis: sizes[axis] for axis in graph.open_sizes})
-    assert "convolution[" in str(plan)
-    given = [torch.tensor(array, requires_grad=True) for array in arrays]
-    found = tn.compile(graph, backend="torch")({}, *given)
-    expected = tn.compile(graph)({}, *arrays)
-    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-11)
-    gradient = np.random.default_rng(9).normal(size=expected.shape)
-    back = tn.compile(tn.gradient(graph, wrt=[leaf.name for leaf in graph.inputs]))({}, *arrays, gradient)
-    for mine, autograd in zip(back, torch.autograd.grad(found, given, torch.tensor(gradient)), strict=True):
-        np.testing.assert_allclose(mine, autograd.numpy(), atol=1e-10)
-
-
 def test_sizes_are_formulas() -> None:
     graph = tn.layer("y[b,o,p] = x[b,c,2*p+u] * K[o,c,u]", inputs="x[b,c,n]")
     assert str(tn.parameter_formula(graph)) == "c*o*u"
@@ -120,31 +83,6 @@ def test_pools_are_those_of_pytorch(backend: str, text: str, expected: Any) -> N
         np.testing.assert_allclose(gradient, given.grad.numpy(), atol=1e-10)
 
 
-NOTHING = [
-    *(f"y[b,c,p] = {name}[u](x[b,c,2*p+u])" for name in ("max", "mean")),
-    *(f"y[b,c,p,q] = {name}[u,v](x[b,c,2*p+u,q+v])" for name in ("max", "mean")),
-    *(f"y[b,c,p,q,r] = {name}[u,v,w](x[b,c,2*p+u,q+v,r+w])" for name in ("max", "mean")),
-    "y[b,o,p] = x[b,c,2*p+u] * F[o,c,u]",
-    "y[b,o,p,q] = x[b,c,2*p+u,q+v] * F[o,c,u,v]",
-]
-
-
-@pytest.mark.parametrize("text", NOTHING)
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=["no batch", "no channels"])
-def test_windows_of_an_empty_batch_have_gradients(text: str, shape: tuple[int, int]) -> None:
-    """The kernels of torch refuse a pool of no channels, and zeros that stand for a convolution had no gradients."""
-    windows = text.count("+")
-    sizes = {axis: 2 for axis in "ouvw" if re.search(rf"\b{axis}\b", text)}
-    graph = tn.layer(text, inputs="x[b,c," + ",".join("hij"[:windows]) + "]", **sizes)
-    x = torch.zeros(*shape, *[6] * windows, requires_grad=True)
-    weight = {"F": torch.ones(2, shape[1], *[2] * windows, requires_grad=True)} if "F" in text else {}
-    y = tn.compile(graph, backend="torch")(weight, x)
-    assert tuple(y.shape) == (shape[0], 2 if weight else shape[1], 3, *[5] * (windows - 1))
-    y.sum().backward()
-    for each in (x, *weight.values()):
-        np.testing.assert_array_equal(each.grad, torch.zeros(each.shape))
-
-
 # ---------------------------------------------------------------------------- ready-made
 
 
@@ -160,23 +98,6 @@ READY: list[dict[str, Any]] = [
         for name, groups in itertools.product(RANKS, [1, 2])
     ),
 ]
-
-
-@pytest.mark.parametrize(("given", "padded"), list(itertools.product(["(g,c)", "g,c"], repeat=2)))
-def test_zero_padding_of_groups_is_left_to_the_kernel(given: str, padded: str) -> None:
-    """However the groups and the channels of each lie in the tensor and in the padded one."""
-    graph = tn.layer(
-        f"z[b,{padded},h,w] = pad(x[b,{given},h,w], h=(1,1), w=(2,0))\n"
-        f"y[b,(g,o),p,q] = z[b,{padded},p+u,q+v] * F[(g,o),c,u,v]",
-        inputs="x", g=3, c=2, o=2, u=3, v=3,
-    )  # fmt: skip
-    assert "pad(" not in tn.plan(graph, backend="torch", b=2, h=7, w=8).code.split('"""')[2]
-    rng = np.random.default_rng(0)
-    x, weight = (torch.tensor(rng.normal(size=size)) for size in ((2, 6, 7, 8), (6, 2, 3, 3)))
-    expected = torch.nn.functional.conv2d(torch.nn.functional.pad(x, (2, 0, 1, 1)), weight, groups=3)
-    x = x if given == "(g,c)" else x.reshape(2, 3, 2, 7, 8)
-    found = tn.compile(graph, backend="torch")({"F": weight}, x)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", READY, ids=str)
@@ -277,27 +198,7 @@ def test_convolutions_whose_windows_are_alike_have_ways_back_of_their_own() -> N
     assert len(re.findall(r"= convolution_x\(", plan.code)) == 2
 
 
-def test_what_is_made_of_windows_is_multiplied_behind() -> None:
-    """Where another factor has the axis of the operand, the ones stand as a factor as well."""
-    text = "y[b,c,i] = x[b,o,p] * K[o,c,u] * onehot[i](2 * index(p) + index(u)) * m[i]"
-    graph = tn.layer(text, inputs="x K m")
-    r = np.random.default_rng(0)
-    x, k, m = (r.normal(size=shape) for shape in ((2, 32, 20), (32, 48, 3), (41,)))
-    assert "convolution_x" in tn.plan(graph, backend="torch", b=2, o=32, p=20, c=48, u=3, i=41).code
-    expected = torch.nn.functional.conv_transpose1d(torch.tensor(x), torch.tensor(k), stride=2).numpy() * m
-    np.testing.assert_allclose(tn.compile(graph)({}, x, k, m), expected, rtol=1e-9, atol=1e-9)
-
-
 # ---------------------------------------------------------------------------- windows as views of memory
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize("read", ["2*p+1", "p+3", "p+2*u"])
-def test_nothing_is_looked_up(backend: str, read: str) -> None:
-    graph = tn.layer(f"y[b,p] = max[u](exp(x[b,{read}] * w[u]))", inputs="x[b,n]", u=3)
-    code = tn.plan(graph, backend=backend, b=64, n=4096).code
-    assert "take" not in code
-    assert "arange" not in code
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
@@ -362,12 +263,6 @@ def test_a_bias_of_channels_is_part_of_the_convolution(stride: int) -> None:
     torch.testing.assert_close(
         tn.compile(graph, backend="torch")({"K": kernel, "u": bias}, x[:0]), expected[:0]
     )
-
-
-def test_windows_that_several_products_read_are_opened_once() -> None:
-    text = "p[b,t,c] = pad(x[b,t,c], t=(4,0))\nf[b,t,o] = p[b,t+4*u,c] * F[o,c,u]\ng[b,t,o] = p[b,t+4*u,c] * G[o,c,u]\ny[b,t,o] = tanh(f) * sigmoid(g)"
-    graph = tn.layer(text, inputs="x[b,t,c]", u=2)
-    assert tn.plan(graph, backend="torch", b=4, t=256, c=32, o=32).code.count("= windows(") == 1
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

@@ -228,36 +228,6 @@ def test_what_is_read_or_written_at_sums_of_positions(
     check(derivative, everything, wrt, backends=("numpy",))
 
 
-@pytest.mark.parametrize("length", [0, 1, 3])
-@pytest.mark.parametrize(
-    ("text", "inputs"),
-    [
-        ("h[-1,p] = s[p]\nh[t,p] = tanh(x[t,p] + h[t-1,p] * z[t,p])", "x[t,p] z[t,p] s[p]"),
-        ("h[+1,p] = s[p]\nh[t,p] = x[t,p] + h[t+1,p] * z[t,p]", "x[t,p] z[t,p] s[p]"),
-        ("h[-1] = s\nh[-2] = 2 * s\nh[t] = x[t] + tanh(h[t-1]) * h[t-2]", "x[t] s[()]"),
-        ("y[t,p] = previous[t](x[t,p], s[p]) * following[t](x[t,p], s[p])", "x[t,p] s[p]"),
-        ("h[t] = x[t] + tanh(h[t-1])\ny[t] = previous[t](h[t], s) * following[t](h[t], s)", "x[t] s[()]"),
-        ("y[t] = pad(tanh(x[t]), t=(0, 0))", "x[t]"),
-    ],
-)
-def test_starts_where_there_is_no_position(text: str, inputs: str, length: int) -> None:
-    """A start that no position reads has the gradient 0."""
-    for given in ({}, {"t": length} if length else {}):
-        graph = tn.layer(text, inputs=inputs, **given)
-        arrays, wrt = drawn(graph, t=length, p=2), [leaf.name for leaf in graph.inputs]
-        check(graph, arrays, wrt, backends=("numpy", "torch"))
-        agrees_with_differences(graph, arrays, wrt)
-    (name,) = graph.outputs
-    axes = ",".join("ab"[: len(graph.named[name])])
-    loss = tn.layer(f"loss = sum[{axes}](r[{axes}] ** 2)", inputs=f"r[{axes}]")
-    ((value, found), (same, expected)) = (
-        tn.value_and_grad(graph, loss=loss, wrt=wrt, memory_limit=limit)({}, *arrays.values())
-        for limit in (1 << 12, None)
-    )
-    assert value == pytest.approx(same)
-    agree([*found.values()], [*expected.values()])
-
-
 @pytest.mark.parametrize("back", [False, True])
 def test_the_gradient_of_a_start_before_every_second_position(back: bool) -> None:
     """The length of such a recurrence is a floor of an open size."""
@@ -655,17 +625,6 @@ def test_gradients_made_of_integers_are_numbers(text: str) -> None:
         _, gradients = tn.value_and_grad(graph)({"w": np.array(2, dtype)}, *given)
         assert str(gradients["w"].dtype) == dtype
         assert gradients["w"] == {"sum": 9, "mea": 3, "w *": 3, "w": 1}[text[4:7]]
-
-
-def test_results_that_do_not_change_have_zeros() -> None:
-    text = "w[()]: parameter\ny[b] = x[b] > w\nz[b] = sign(x[b]) * floor(w)"
-    graph = tn.layer(text, inputs="x", outputs="y z")
-    derivative = tn.gradient(graph, wrt="x w")
-    arrays = {"x": example(3), "w": np.array(2.0), "y.grad": example(3), "z.grad": example(3)}
-    for backend in ("numpy", "torch", STRICT):
-        found = computed(derivative, arrays, backend)
-        np.testing.assert_array_equal(found["x.grad"], np.zeros(3))
-        assert found["w.grad"] == 0.0
 
 
 def test_a_product_that_no_gradient_goes_through_is_kept() -> None:

@@ -21,11 +21,10 @@ from tensornet.device import calibration
 from tensornet.device.cost_model import default_profile
 from tensornet.protocol import backend_of, load_backend
 
-from .conftest import sampled
+from .conftest import ROOT, sampled
 from .differential import by_numpy
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, first, parameters_of
-from .test_structure import ROOT
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 

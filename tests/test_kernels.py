@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,9 @@ from tensornet.planning.plans import Step
 from . import oracle
 from .differential import by_numpy, computed, drawn
 from .programs import records, titled
+
+# ---------------------------------------------------------------------------- Kernels
+
 
 KERNEL = "scaled_dot_product_attention"
 
@@ -37,30 +41,38 @@ def layer(form: str) -> tn.Graph:
     return tn.layer(text, inputs=inputs, **({"h": 3, "d": 4, "f": 4} if "(h" in text else {}))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(form: str) -> None:
-    """Wherever equations compute it, values and gradients are those of the equations."""
-    graph = layer(form)
-    sizes = SIZES if form != "one query" else {**SIZES, "j": 256}  # of few keys, both ways take as long
-    given = drawn(graph, **{**sizes, **graph.bound})
+def by_torch(
+    graph: tn.Graph, given: dict[str, Any], values: Any, slopes: Any, again: bool = False
+) -> tuple[tn.Plan, list[torch.Tensor]]:
+    """The plan on torch, whose values and gradients are those of the equations up to these errors; and what may be
+    differentiated again: what came from outside, what was given, and the squares of the gradients."""
     run = tn.compile(graph, backend="torch")
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
     held = {leaf.name: tensors[leaf.name] for leaf in graph.parameters}
     found = run(held, *(tensors[leaf.name] for leaf in graph.inputs))
     (expected,) = by_numpy(graph, given).values()
-    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-12)
-    assert (KERNEL in run.plan.code) == (form in FUSED)
-    assert ("is_causal=True" in run.plan.code) == form.startswith("causal")
-    assert tn.Plan.from_json(run.plan.to_json()) == run.plan
-    assert KERNEL not in tn.plan(graph, backend="numpy", **dict(run.plan.sizes)).code
+    np.testing.assert_allclose(found.detach().numpy(), expected, *values)
     seed = np.random.default_rng(1).normal(size=expected.shape)
-    found.backward(torch.tensor(seed))
-    gradients = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
-    for name, tensor in tensors.items():
-        gradient = 0 * tensor if tensor.grad is None else tensor.grad
-        np.testing.assert_allclose(
-            gradient.detach().numpy(), gradients[f"{name}.grad"], rtol=1e-9, atol=1e-10
-        )
+    coming = torch.tensor(seed, requires_grad=True)
+    gradients = torch.autograd.grad(
+        found, [*tensors.values()], coming, create_graph=again, materialize_grads=True, allow_unused=True
+    )
+    exact = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
+    for name, gradient in zip(given, gradients, strict=True):
+        np.testing.assert_allclose(gradient.detach().numpy(), exact[f"{name}.grad"], *slopes)
+    return run.plan, [coming, *tensors.values(), sum(each.square().sum() for each in gradients)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(form: str) -> None:
+    """Wherever equations compute it, values and gradients are those of the equations."""
+    graph = layer(form)
+    sizes = SIZES if form != "one query" else {**SIZES, "j": 256}  # of few keys, both ways take as long
+    plan, _ = by_torch(graph, drawn(graph, **{**sizes, **graph.bound}), (1e-7, 1e-12), (1e-9, 1e-10))
+    assert (KERNEL in plan.code) == (form in FUSED)
+    assert ("is_causal=True" in plan.code) == form.startswith("causal")
+    assert tn.Plan.from_json(plan.to_json()) == plan
+    assert KERNEL not in tn.plan(graph, backend="numpy", **dict(plan.sizes)).code
 
 
 DISTANCES = {
@@ -85,23 +97,12 @@ def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(for
         if name in graph.open_sizes
     }
     given = {name: each + 100 for name, each in drawn(graph, **sizes).items()}
-    run = tn.compile(graph, backend="torch")
-    tensors = {name: torch.tensor(each, requires_grad=True) for name, each in given.items()}
-    found = run({}, *tensors.values())
-    assert "pairwise_distance" in run.plan.code
+    plan, (*leaves, squares) = by_torch(graph, given, (1e-12, 1e-12), (1e-9, 1e-9), again=True)
+    assert "pairwise_distance" in plan.code
     assert "pairwise_distance" not in tn.plan(graph, backend="numpy", **sizes).code
-    (expected,) = by_numpy(graph, given).values()
-    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
-    seed = np.random.default_rng(1).normal(size=expected.shape)
-    coming = torch.tensor(seed, requires_grad=True)
-    gradients = torch.autograd.grad(found, [*tensors.values()], coming, create_graph=True)
-    exact = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
-    for name, gradient in zip(given, gradients, strict=True):
-        np.testing.assert_allclose(gradient.detach().numpy(), exact[f"{name}.grad"], rtol=1e-9, atol=1e-9)
     if "norm" in text:  # its second derivative is infinite where two rows are the same
         return
-    squares = sum(each.square().sum() for each in gradients)
-    assert all(each.isfinite().all() for each in torch.autograd.grad(squares, [coming, *tensors.values()]))
+    assert all(each.isfinite().all() for each in torch.autograd.grad(squares, leaves))
 
 
 @pytest.mark.parametrize("form", ["squares", "norms"])
@@ -146,28 +147,13 @@ def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, si
     graph = tn.layer(NORMS[form], inputs="x")
     lengths = zip("bchwt", (*sizes, 5), strict=True)
     given = drawn(graph, **{name: size for name, size in lengths if name in graph.open_sizes})
-    tensors = {name: torch.tensor(each, requires_grad=True) for name, each in given.items()}
-    run = tn.compile(graph, backend="torch")
-    found = run({leaf.name: tensors[leaf.name] for leaf in graph.parameters}, tensors["x"])
-    assert ("batch_norm" in run.plan.code) or 0 in sizes
-    (expected,) = by_numpy(graph, given).values()
-    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9, atol=1e-9)
-    seed = np.random.default_rng(1).normal(size=expected.shape)
-    found.backward(torch.tensor(seed))
-    exact = by_numpy(tn.gradient(graph, wrt=[*given]), {**given, f"{graph.outputs[0]}.grad": seed})
-    for name, tensor in tensors.items():
-        assert tensor.grad is not None
-        np.testing.assert_allclose(tensor.grad.numpy(), exact[f"{name}.grad"], rtol=1e-8, atol=1e-8)
+    plan, _ = by_torch(graph, given, (1e-9, 1e-9), (1e-8, 1e-8))
+    assert ("batch_norm" in plan.code) or 0 in sizes
 
 
 def test_batch_norm_is_looked_for_where_something_runs_along_a_first_axis() -> None:
     for text, is_there in ((NORMS["by hand"], True), ("y[b,c] = normalize[c](x[b,c]) * g[c] + u[c]", False)):
         assert ("outermost" in program_of(tn.layer(text, inputs="x")).features) is is_there
-
-
-def test_single_rows_are_no_pairs() -> None:
-    graph = tn.layer("y[b] = sum[c]((x[b,c] - z[b,c]) ** 2)", inputs="x[b,c] z[b,c]")
-    assert "pairwise_distance" not in tn.plan(graph, backend="torch", b=64, c=512).code
 
 
 def test_dropout_inside_the_kernel_drops_and_keeps_the_mean() -> None:
@@ -393,3 +379,160 @@ def test_a_kernel_may_speak_of_positions_along_an_axis_that_its_tensors_tell_apa
     given = drawn(graph, b=4, i=5, c=2)
     expected = np.einsum("bic,bc,i->cbi", 3 * given["x"], given["w"], np.exp(np.arange(5)))
     np.testing.assert_allclose(by_numpy(graph, given)["y"], expected)
+
+
+# ---------------------------------------------------------------------------- Spellings
+
+
+LENGTHS = {"b": 2, "h": 3, "i": 64, "j": 64, "d": 16, "f": 16, "c": 96, "lead": 5}
+EPS = 1e-3
+
+
+# ---------------------------------------------------------------------------- by hand, in float64
+
+
+def rms_norm(x: Any, w: Any) -> Any:
+    return w * x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS)
+
+
+def layer_norm(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPS)
+
+
+def affine_norm(x: Any, w: Any, u: Any) -> Any:
+    return layer_norm(x) * w + u
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any = 0.0) -> Any:
+    scores = np.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1]) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjf->bhif", weights / weights.sum(-1, keepdims=True), v)
+
+
+def causal_attention(q: Any, k: Any, v: Any) -> Any:
+    return attention(q, k, v, np.where(np.tri(q.shape[-2]) > 0, 0.0, -1e30))
+
+
+# ---------------------------------------------------------------------------- the table
+
+RMS, NORM, ATTENTION = "rms", "normalize", "scaled_dot_product_attention"
+
+WRITTEN = titled("spellings.txt")
+SPELLINGS = [name for name, each in WRITTEN.items() if "kernel" in each.said]
+OTHERS = [name for name in WRITTEN if name not in SPELLINGS]
+"""Nearly the same, and not it."""
+BY_HAND = {each.__name__: each for each in (rms_norm, layer_norm, affine_norm, attention, causal_attention)}
+
+
+@pytest.fixture
+def rms(registering: None) -> None:
+    """A kernel of the user's own, of one pattern."""
+
+    def kernel(x: Any, w: Any, eps: float) -> Any:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], w.reshape(-1), eps)
+
+    tn.register(RMS, computes="y[b,i] = x[b,i] / sqrt(mean[i](x[b,i] ** 2) + eps) * w[i]", torch=kernel)
+
+
+def made(name: str) -> tn.Graph:
+    inputs = WRITTEN[name].said["inputs"]
+    return WRITTEN[name].graph(**{axis: LENGTHS[axis] for axis in "cd" if f"{axis}]" in inputs})
+
+
+def kernels(graph: tn.Graph) -> set[str]:
+    """The kernels that a plan calls."""
+    code = tn.plan(graph, backend="torch", compare=False, **{n: LENGTHS[n] for n in graph.open_sizes}).code
+    return {name for name in (RMS, NORM, ATTENTION) if f"{name}(" in code or f'"{name}"' in code}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_kernel_is_recognised_in_every_spelling(name: str, request: pytest.FixtureRequest) -> None:
+    said = WRITTEN[name].said
+    if said["kernel"] == RMS:
+        request.getfixturevalue("rms")
+    check(made(name), said["kernel"], BY_HAND[said["by"]])
+
+
+@pytest.mark.usefixtures("rms")
+def test_so_is_the_rms_norm_of_the_models() -> None:
+    check(tn.models.rms_norm(LENGTHS["c"], eps=EPS), RMS, rms_norm)
+
+
+def check(graph: tn.Graph, kernel: str, by_hand: Any) -> None:
+    assert kernels(graph) == {kernel}
+    given = drawn(graph, **LENGTHS)
+    (found,) = computed(graph, given, "torch").values()
+    np.testing.assert_allclose(found, by_hand(*given.values()), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("rms")
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_nearly_a_kernel_is_none(name: str) -> None:
+    graph = made(name)
+    given = drawn(graph, **LENGTHS)
+    assert not kernels(graph)
+    found, expected = (computed(graph, given, backend)["y"] for backend in ("torch", "numpy"))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("rms")
+def test_a_norm_that_is_one_step_with_its_bias_is_not_taken_apart() -> None:
+    """In a layer norm there is an RMS norm, of what is left when the mean is taken off."""
+    graph = tn.layer("y[b,c] = w[c] * normalize[c](x[b,c]) + u[c]", inputs="x")
+    assert len(tn.plan(graph, backend="torch", b=3136, c=96).steps) == 1
+
+
+# ---------------------------------------------------------------------------- functions that are written out
+
+SHIFTED = "x[b,c] - max[c](x[b,c])"
+WRITTEN_OUT = [
+    ("y[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))", "softmax"),
+    (f"y[b,c] = exp({SHIFTED}) / sum[c](exp({SHIFTED}))", "softmax"),
+    (f"e[b,c] = exp({SHIFTED})\nz[b] = e[b,c]\ny[c,b] = e[b,c] * (1 / z[b])", "softmax"),
+    ("y[b,c] = exp(x[b,c] - logsumexp[c](x[b,c]))", "softmax"),
+    ("y[b,c] = x[b,c] - logsumexp[c](x[b,c])", "log_softmax"),
+    ("y[b,c] = log(softmax[c](x[b,c]))", "log_softmax"),
+    ("y[b] = log(sum[c](exp(x[b,c])))", "logsumexp"),
+    (f"y[b] = log(sum[c](exp({SHIFTED}))) + max[c](x[b,c])", "logsumexp"),
+]
+
+
+@pytest.mark.parametrize(("text", "function"), WRITTEN_OUT)
+def test_a_function_is_recognised_where_it_is_written_out(text: str, function: str) -> None:
+    """It does not overflow then, and its gradients are those of the function."""
+    graph = tn.layer(text, inputs="x")
+    code = tn.plan(graph, backend="torch", b=3, c=5).code
+    assert re.search(rf"\b{function}\(", code)
+    assert "torch.exp(" not in code
+    x = 1e3 * np.random.default_rng(0).standard_normal((3, 5))
+    wanted = torch.tensor(x, requires_grad=True)
+    expected = getattr(torch, function)(wanted, -1)
+    expected = expected.T if "y[c,b]" in text else expected
+    weights = torch.arange(1.0, 1 + expected.numel(), dtype=torch.float64).reshape(expected.shape)
+    (expected * weights).sum().backward()
+    found = tn.compile(tn.gradient(graph, wrt="x"))({}, x, weights.numpy())
+    np.testing.assert_allclose(found, wanted.grad, rtol=1e-9, atol=1e-9)
+    found = tn.compile(graph, backend="numpy")({}, x)
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,c] = exp(x[b,c]) / sum[b](exp(2 * x[b,c]))",
+        "y[b,c] = exp(x[b,c]) / (1 + sum[c](exp(x[b,c])))",
+        "y[b,c] = x[b,c] - logsumexp[c](2 * x[b,c])",
+        "y[b,c] = exp(x[b,c]) / logsumexp[c](exp(x[b,c]))",
+        "y[b] = log(logsumexp[c](exp(x[b,c])))",
+        f"y[b] = logsumexp[c]({SHIFTED}) + sum[c](x[b,c])",
+        f"y[b] = logsumexp[c]({SHIFTED}) + logsumexp[c](x[b,c])",
+        "e[b,c] = exp(x[b,c] - max[b](x[b,c]))\ny[b,c] = e[b,c] / sum[c](e[b,c])",
+        "z[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))\ny[b,c] = z[b,c] * exp(x[c,b]) / sum[b](exp(x[b,c]))",
+    ],
+)
+def test_what_is_nearly_softmax_has_its_own_value(text: str) -> None:
+    graph = tn.layer(text, inputs="x")
+    given = {"x": np.random.default_rng(0).standard_normal((4, 4))}
+    np.testing.assert_allclose(
+        computed(graph, given, "torch")["y"], oracle.meaning(graph, given, {"b": 4, "c": 4})["y"], rtol=1e-9
+    )

@@ -16,7 +16,8 @@ import pytest
 
 import tensornet as tn
 
-from .test_structure import ROOT, module_of, sources
+from .conftest import ROOT
+from .test_structure import module_of, sources
 
 NEEDED = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "backends", "models", "tensornet")
 NAMED = rf"tensornet_einsum-{re.escape(tn.__version__)}"

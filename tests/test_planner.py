@@ -31,13 +31,16 @@ from tensornet.contraction.pairs import Problem, Strategy, flatten
 from tensornet.device.calibration import bounded, load_profile, save_profile
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.files import Store
+from tensornet.graph.element_types import holding
 from tensornet.language.expression import Ref
 from tensornet.lowering import pointwise
+from tensornet.ops.table import Element
 from tensornet.planning import planner
 from tensornet.planning.plans import Step
 
 from .conftest import sampled
 from .damage import BYTES, DOCUMENTS
+from .programs import titled
 
 CPU = default_profile("cpu")
 
@@ -361,17 +364,6 @@ def test_a_norm_with_gain_and_bias_is_one_step(text: str, backend: str) -> None:
     assert str(step.equation).partition("= ")[2].startswith(("normalize[", "batch_norm["))
 
 
-@pytest.mark.parametrize(("side", "copied"), [(4, False), (400, True)])
-def test_what_runs_along_an_axis_finds_it_innermost_where_a_copy_pays(side: int, copied: bool) -> None:
-    """A call of its own costs more than going through a small tensor the long way."""
-    graph = tn.layer("y[c,b] = cumsum[c](tanh(x[c,b]))", inputs="x")
-    plan = tn.plan(graph, backend="torch", profile=CPU, c=side, b=side, compare=False)
-    assert (".contiguous()" in plan.code) == copied
-    x = np.random.default_rng(0).standard_normal((side, side))
-    found = tn.compile(graph, backend="torch")({}, tn.to_backend({"x": x}, "torch")["x"])
-    np.testing.assert_allclose(np.asarray(found), np.cumsum(np.tanh(x), 0), rtol=1e-9, atol=1e-12)
-
-
 @st.composite
 def factors(draw: Any) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
     """Two tensors of some axes, each in any order."""
@@ -400,13 +392,6 @@ def test_an_elementwise_product_lies_as_planned(
         a, b = seen(first), seen(second)
         assert (a * b).flags.c_contiguous
         assert (torch.from_numpy(a) * torch.from_numpy(b)).is_contiguous()
-
-
-@pytest.mark.parametrize("batch", [1, 4, 32, 256])
-def test_a_small_product_with_a_bias_is_one_step_however_few_its_rows_are(batch: int) -> None:
-    graph = tn.layer("h[b,o] = relu(x[b,i]*W[o,i] + c[o])\ny[b,i] = h[b,o]*V[i,o]", inputs="x", i=16, o=8)
-    steps = [str(step.equation) for step in tn.plan(graph, b=batch, backend="torch").steps]
-    assert steps == ["t1[b,o] = x[b,i] * W[o,i] + c[o]", "h[b,o] = relu(t1[b,o])", "y[b,i] = h[b,o] * V[i,o]"]
 
 
 @pytest.mark.parametrize(
@@ -439,12 +424,32 @@ def test_a_small_operand_is_copied_where_a_large_result_would_read_it_at_strides
     assert len(few.steps) == 1
 
 
-def test_a_result_leaves_as_it_lies() -> None:
-    """Brought into the order of the equation by a look alone, as results of torch.einsum are."""
-    graph = tn.layer("y[a,b,d] = p[d,a] * q[b,d,a] * r[d]", inputs="p q r")
-    plan = tn.plan(graph, backend="torch", a=64, b=4, d=32, compare=False)
-    assert "contiguous" not in plan.code
-    assert "permute" in plan.code
+PLANNED = titled("planned.txt")
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_what_is_planned(name: str) -> None:
+    """FLOPs, bytes, steps, and what the code has, of programs whose values are those of the written ones."""
+    case, said = PLANNED[name], PLANNED[name].said
+
+    def parts(word: str) -> list[str]:
+        return said[word].split(" | ") if word in said else []
+
+    graph = holding(case.graph(), dict.fromkeys(said.get("whole", "").split(), Element.WHOLE))
+    for backend in said.get("on", "numpy").split():
+        plan = tn.plan(graph, backend=backend, profile=CPU, **case.numbers("at"))
+        code = "".join(plan.code.split('"""')[::2])
+        assert plan.flops == sympy.sympify(said.get("flops", plan.flops))
+        assert plan.flops < sympy.sympify(said.get("flops below", "oo"))
+        assert plan.peak_memory < sympy.sympify(said.get("bytes below", "oo"))
+        assert all(each in code for each in parts("has"))
+        assert all(code.count(each) == 1 for each in parts("once"))
+        assert not [each for each in parts("lacks") if each in code]
+        assert parts("steps") == [str(step.equation) for step in plan.steps if "steps" in said]
+        assert [row.flops for row in plan.alternatives if row.name in said] == [
+            sympy.sympify(each) for each in parts("as written")
+        ]
+        assert tn.Plan.from_json(plan.to_json()) == plan
 
 
 # ---- the same plan in every process
@@ -514,13 +519,6 @@ def test_a_tensor_is_copied_once_for_all_who_read_it_in_one_order() -> None:
     graph = tn.layer(text, inputs="x[b,c,h,w]", outputs=["y0", "y1", "y2"], e=32)
     steps = tn.plan(graph, backend="torch", b=4, c=32, h=16, w=16).steps
     assert sum("u" in step.reads for step in steps) == 1
-
-
-@pytest.mark.parametrize(("size", "freed"), [(100_000, True), (100, False)])
-def test_large_tensors_are_freed_at_once_and_small_ones_later(size: int, freed: bool) -> None:
-    lines = ["m[b] = max[c](exp(x[b,c]))", "h[b] = exp(m[b])", "g[b] = tanh(h[b])", "y[b] = sin(g[b])"]
-    code = tn.plan(tn.layer("\n".join(lines), inputs="x"), backend="torch", b=size, c=64).code
-    assert ("    del h\n" in code) == freed  # the peak memory is that of the first line
 
 
 COPIED = """

@@ -37,7 +37,7 @@ from .conftest import fresh, sampled, within
 from .damage import BYTES, DOCUMENTS
 from .programs import SUMMED_ALONE
 from .test_equation import expression_texts
-from .test_settings import SMALL
+from .test_models import SMALL
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 

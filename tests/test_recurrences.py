@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -13,13 +15,20 @@ import torch
 
 import tensornet as tn
 from tensornet.backends import loops as shared
+from tensornet.models.recurrent import LETTERS
 from tensornet.planning.plans import CallStep
+from tensornet.protocol import load_backend
 from tensornet.scan.kernels import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .differential import by_numpy, computed, drawn
+from .conftest import sampled
+from .differential import by_numpy, drawn
+from .programs import titled
 from .test_gradients import check
+
+# ---------------------------------------------------------------------------- Recurrences
+
 
 CELL = """
 f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
@@ -95,9 +104,6 @@ def test_compilers_take_the_loop() -> None:
     torch.testing.assert_close(compiled_module(x, c0), module(x, c0))
 
 
-# ---------------------------------------------------------------------------- starts, and states that others read
-
-
 @pytest.mark.parametrize("scope", ["", "cell"])
 def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) -> None:
     text = "h[b,-1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t-1,p] * U[o,p])\ny[b,o] = h[b,-1,o]"
@@ -113,6 +119,9 @@ def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) ->
     value, _ = tn.value_and_grad(long, loss=loss)({"U": U}, s)
     three = np.tanh(np.tanh(np.tanh(s @ U.T) @ U.T) @ U.T)
     assert float(value) == pytest.approx((three**2).sum(), rel=1e-12)
+
+
+# ---------------------------------------------------------------------------- starts, and states that others read
 
 
 # ---------------------------------------------------------------------------- running sums and products
@@ -305,39 +314,246 @@ def test_a_linear_recurrence_of_parameters_goes_position_by_position(
     assert walked.call_count == 1 + trains
 
 
-@pytest.mark.parametrize("back", [False, True])
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_of_a_state_that_is_read_at_its_end_alone_the_end_alone_is_kept(backend: str, back: bool) -> None:
-    near, far = ("t+1", "0") if back else ("t-1", "-1")
-    graph = tn.layer(f"y[t,d] = tanh(x[t,d] * y[{near},d] + x[t,d])\nz[d] = y[{far},d]", inputs="x")
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    state = np.zeros(3)
-    for each in x[::-1] if back else x:
-        state = np.tanh(each * state + each)
-    run = tn.compile(graph, backend=backend, dtype="float64")
-    given = tn.to_backend({"x": x}, backend)["x"]
-    assert np.allclose(np.asarray(run({}, given)), state)
-    assert f"{back}, (0,))" in tn.plan(graph, t=5, d=3, backend=backend).code
-    if backend == "torch":
-        assert torch.autograd.gradcheck(lambda x: run({}, x), given.requires_grad_())
+# ---------------------------------------------------------------------------- Blocks called along an axis, as papers write cells
 
 
-def test_the_length_of_what_is_joined_is_read_as_a_whole() -> None:
-    """A step is given the tensor as one: its open length is a sum of two lengths, each unknown there."""
+RNN = """
+def cell(x, h):
+    x[b,i]: input
+    h[b,p]: input
+    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])
+"""
+
+
+def array(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).uniform(-1, 1, shape)
+
+
+WRITTEN = titled("blocks.txt")
+CELLS = [name for name in WRITTEN if not name.endswith(", as lines")]
+"""Blocks that are called along an axis, and the same as lines."""
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_block_along_an_axis_is_its_lines(name: str) -> None:
+    called, lines = WRITTEN[name].graph(), WRITTEN[f"{name}, as lines"]
+    assert tn.layer(str(called)) == called
+    used = drawn(lines.graph(), b=3, t=5, o=4, p=4)
+    expected = oracle.run(lines.text, used, {"i": 2}, ["h"])["h"]
+    np.testing.assert_allclose(by_numpy(called, used)["h"], expected, rtol=1e-10)
+    used["h.grad"] = np.sin(np.arange(expected.size)).reshape(expected.shape)
+    slopes, others = (by_numpy(tn.gradient(each, wrt="*"), used) for each in (called, lines.graph()))
+    assert slopes.keys() == others.keys()
+    for leaf, each in others.items():
+        np.testing.assert_allclose(slopes[leaf], each, rtol=1e-9, atol=1e-11)
+
+
+def test_a_block_along_an_axis_prints_as_its_equations() -> None:
+    graph = tn.layer(f"{RNN}h[b,t,p] = cell(x[b,t,i], h[b,t-1,p], scope='rnn')", inputs="x", i=3, p=4)
+    lines = ["rnn.U[o:p,p]: parameter", "h.before[b,t,p] = h[b,t-1,p]"]
+    lines.append("h[b,t,p] = tanh(x[b,t,i] * rnn.W[p,i] + h.before[b,t,p_1] * rnn.U[p,p_1])")
+    assert str(graph).splitlines()[-3:] == lines
+    assert tn.layer(str(graph)) == graph
+
+
+def test_both_ways_of_one_block_have_weights_by_scope() -> None:
+    """Equal scopes share, others do not; axes of the caller that the block calls otherwise are its own."""
+    text = f"""{RNN}
+x[o,t,c]: input
+h[o,t,r] = cell(x, h[o,t-1,r], scope='{{first}}')
+g[o,t,r] = cell(x, g[o,t+1,r], scope='{{second}}')
+y[o,t,b] = h[o,t,r] * V[b,r] + g[o,t,r] * V[b,r]
+"""
+    x = array(7, 5, 3)
+    for scopes in (("to", "back"), ("one", "one")):
+        graph = tn.layer(text.format(first=scopes[0], second=scopes[1]), c=3, r=4, b=2)
+        assert tn.layer(str(graph)) == graph
+        assert tn.parameter_count(graph) == len(set(scopes)) * (4 * 3 + 4 * 4) + 2 * 4
+        weights = tn.init(graph, seed=0, dtype="float64")
+        expected = 0
+        for scope, turn in zip(scopes, (1, -1), strict=True):
+            h, states = np.zeros((7, 4)), []
+            for at in x.transpose(1, 0, 2)[::turn]:
+                h = np.tanh(at @ weights[f"{scope}.W"].T + h @ weights[f"{scope}.U"].T)
+                states.append(h)
+            expected = expected + np.stack(states[::turn], 1) @ weights["V"].T
+        np.testing.assert_allclose(tn.compile(graph)(weights, x), expected, rtol=1e-10, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------- Recurrent layers beside torch's, forward and gradients; layers along a sequence
+
+
+KINDS = [torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU]
+
+
+def layer(kind: Any, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return kind(5, 7, num_layers=2, bidirectional=True, batch_first=True, **settings).double()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [*((kind, {}) for kind in KINDS), (KINDS[0], {"bias": False}), (KINDS[0], {"nonlinearity": "relu"})],
+)
+def test_layers_are_those_of_torch(kind: Any, settings: dict[str, Any]) -> None:
+    module = layer(kind, **settings)
+    x = torch.randn(3, 6, 5, dtype=torch.float64)
+    graph, parameters = tn.models.from_torch(module)
+    with torch.no_grad():
+        expected = module(x)[0].numpy()
+    for backend in map(load_backend, ("numpy", "torch", *(["jax"] if kind is torch.nn.LSTM else []))):
+        given = {name: backend.asarray(each.numpy()) for name, each in parameters.items()}
+        found = tn.compile(graph, backend=backend)(given, backend.asarray(x.numpy()))
+        np.testing.assert_allclose(backend.numpy(found), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, [torch.nn.LSTM]))
+def test_gradients_are_those_of_torch(kind: Any) -> None:
+    module = layer(kind)
+    x = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True)
+    torch.sin(module(x)[0]).sum().backward()
+    graph, parameters = tn.models.from_torch(module)
+    own = {name: each.clone().requires_grad_() for name, each in parameters.items()}
+    given = x.detach().clone().requires_grad_()
+    torch.sin(tn.compile(graph, backend="torch")(own, given)).sum().backward()
+    assert given.grad is not None
+    assert x.grad is not None
+    torch.testing.assert_close(given.grad, x.grad, rtol=1e-12, atol=1e-14)
+    stacked = torch.cat([own[f"layers.1.backward.U{gate}"].grad for gate in _letters(kind)])  # type: ignore[misc]
+    torch.testing.assert_close(stacked, module.weight_hh_l1_reverse.grad, rtol=1e-12, atol=1e-13)
+    arrays = {name: each.detach().numpy() for name, each in (*parameters.items(), ("x", x))}
+    check(graph, arrays, [*arrays], backends=("numpy",), tolerance=1e-11)
+
+
+def _letters(kind: Any) -> tuple[str, ...]:
+    return LETTERS[kind.__name__.lower()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_come_in_and_go_out(kind: Any) -> None:
+    module = layer(kind)
+    x, h = torch.randn(3, 6, 5, dtype=torch.float64), torch.randn(4, 3, 7, dtype=torch.float64)
+    first = (h, torch.randn(4, 3, 7, dtype=torch.float64)) if kind is torch.nn.LSTM else (h,)
+    graph, parameters = tn.models.from_torch(module, states=True)
+    with torch.no_grad():
+        y, last = module(x, first if len(first) > 1 else h)
+        found = tn.compile(graph, backend="torch")(parameters, x, *first)
+    for one, other in zip(found, (y, *(last if len(first) > 1 else (last,))), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("form", ["tt", "blocktt", "cp", "low_rank"])
+def test_factorized_weights_are_weights(form: str) -> None:
+    """An LSTM of factorized weights is the dense one of the weights that the factors make."""
+    graph = tn.models.lstm((2, 3), (3, 2), factorization=form, rank=2)
+    parameters = tn.init(graph, dtype="float64")
+    x = np.random.default_rng(0).standard_normal((2, 4, 6))
+    expected = by_numpy(graph, {**parameters, "x": x})
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), next(iter(expected.values())), rtol=1e-12)
+    assert tn.parameter_count(graph) < tn.parameter_count(tn.models.lstm(6, 6))
+
+
+def test_a_tensorized_lstm_trains() -> None:
+    """It learns which of two numbers was the larger, the first or the last."""
+    graph = tn.models.lstm((2, 2), (4, 4), factorization="blocktt", rank=2)
+    head = tn.layer("y[b] = h[b,-1,o] * w[o]", inputs="h[b,t,o]")
+    whole = tn.model(lambda x: head(graph(x, scope="lstm"), scope="head"), inputs="x[b,t,i]", i=4)
+    loss = tn.layer("l = mean[b](softplus(-s[b] * y[b]))", inputs="y[b] s[b]")
+    step = tn.value_and_grad(whole, loss=loss)
+    rng, parameters = np.random.default_rng(0), tn.init(whole, seed=3)
+    losses = []
+    momentum = {name: np.zeros_like(each) for name, each in parameters.items()}
+    for _ in range(150):
+        x = rng.standard_normal((64, 6, 4)).astype(np.float32)
+        sign = np.sign(x[:, 0, 0] - x[:, -1, 0]).astype(np.float32)
+        value, gradients = step(parameters, x, sign)
+        losses.append(float(value))
+        for name, gradient in gradients.items():
+            momentum[name] = 0.9 * momentum[name] + gradient
+            parameters[name] = parameters[name] - np.float32(0.03) * momentum[name]
+    assert np.mean(losses[-10:]) < 0.5 < np.mean(losses[:5])
+
+
+# ---------------------------------------------------------------------------- along a sequence
+
+
+def numbers(graph: tn.Graph, *shape: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    return tn.init(graph, dtype="float64"), rng.uniform(size=shape)
+
+
+def test_state_spaces() -> None:
+    graph = tn.models.state_space(3, 4)
+    p, x = numbers(graph, 2, 9, 3)
+    decay, h = np.exp(-np.exp(p["step"][:, None] + p["rate"])), np.zeros((2, 3, 4))
+    expected = []
+    for t in range(9):
+        h = decay * h + (1 - decay) * p["B"] * x[:, t, :, None]
+        expected.append((h * p["C"]).sum(-1) + p["D"] * x[:, t])
+    np.testing.assert_allclose(tn.compile(graph)(p, x), np.stack(expected, 1), rtol=1e-12)
+
+
+def test_linear_attention_is_attention_without_a_softmax() -> None:
+    graph = tn.models.linear_attention(6, 2)
+    p, x = numbers(graph, 2, 7, 6)
+    q, k, v = (np.einsum("btc,hdc->bhtd", x, p[f"W{name}"].reshape(2, 3, 6)) for name in "qkv")
+    q, k = (np.where(each > 0, each + 1, np.exp(np.minimum(each, 0))) for each in (q, k))
+    weights = np.tril(q @ k.swapaxes(-1, -2))
+    o = (weights / weights.sum(-1, keepdims=True)) @ v
+    expected = np.einsum("bhte,ahe->bta", o, p["Wo"].reshape(6, 2, 3))
+    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("features", ["cosine", "share"])
+def test_matrix_products(features: str) -> None:
+    graph = tn.models.matrix_product(11, 3, bond=4, features=features)
+    p, x = numbers(graph, 2, 11)
+    told = [np.cos(math.pi / 2 * x), np.sin(math.pi / 2 * x)] if features == "cosine" else [1 - x, x]
+    v = np.tile(p["start"], (2, 1))
+    for t in range(11):
+        v = v + np.einsum("br,rps,bp->bs", v, p["A"][t], np.stack(told, -1)[:, t])
+    np.testing.assert_allclose(tn.compile(graph)(p, x), v @ p["W"].T, rtol=1e-12)
+
+
+def test_784_sites_are_planned_at_once() -> None:
+    plan = tn.plan(tn.models.matrix_product(784, 10), b=100)
+    assert len(plan.steps) < 20
+
+
+def test_long_chains_start_alive() -> None:
+    graph = tn.models.matrix_product(784, 10)
+    found = tn.compile(graph)(
+        tn.init(graph), np.random.default_rng(0).uniform(size=(50, 784)).astype(np.float32)
+    )
+    assert 0.3 < found.std() < 3
+
+
+@pytest.mark.parametrize("maker", [tn.models.rnn, tn.models.lstm, tn.models.gru])
+def test_recurrent_layers_start_alive(maker: Any) -> None:
+    graph = maker(32, 64)
+    x = np.random.default_rng(0).standard_normal((8, 40, 32)).astype(np.float32)
+    found = tn.compile(graph)(tn.init(graph), x)
+    assert 0.1 < found[:, 0].std() < 1
+    assert 0.1 < found[:, -1].std() < 1
+
+
+def test_recurrent_layers_are_modules() -> None:
+    module = tn.module(tn.models.lstm(3, 4, bidirectional=True))
+    assert "layers.0.onward.Wi" in module.state_dict()
+    module(torch.randn(2, 5, 3)).sum().backward()
+    assert all(each.grad is not None for each in module.parameters())
+
+
+def test_gates_of_one_weight_are_read_as_they_lie() -> None:
     graph = tn.layer(
         """
-        x[b,i]: input
-        z[b,j]: input
-        t[k]: input
-        W[c,d]: input
-        v[r,n] = concat[n](z[r,n], x[r,n])
-        g[r,k,n] = v[r,n] * t[k]
-        y[r,k,n] = tanh(g[r,k,n] + W[k,l] * y[r-1,l,n])
-        """
+        z[b,t,g,o] = x[b,t,i] * W[g,o,i] + h[b,t-1,k] * U[g,o,k] + u[g,o]
+        c[b,t,o] = sigmoid(z[b,t,1,o]) * c[b,t-1,o] + sigmoid(z[b,t,0,o]) * tanh(z[b,t,2,o])
+        h[b,t,o] = sigmoid(z[b,t,3,o]) * tanh(c[b,t,o])
+        """,
+        inputs="x[b,t,i]",
+        g=4,
     )
-    given = drawn(graph, b=3, i=2, j=4, k=2, c=2, d=2)
-    x, z, t, weights = given.values()
-    joined, state = np.concatenate([z, x], 1), np.zeros((2, 6))
-    expected = [state := np.tanh(row * t[:, None] + weights @ state) for row in joined]
-    for backend in ("numpy", "torch"):
-        np.testing.assert_allclose(computed(graph, given, backend)["y"], expected, rtol=1e-9)
+    code = tn.plan(graph, backend="torch", b=8, t=32, i=16, o=16).code
+    assert "lstm_along(" in code
+    assert "cat(" not in code

@@ -1,18 +1,20 @@
-"""Rewrites: that each keeps every value, and that each is made where it pays."""
+"""Rewrites: that each keeps every value, and that each is made where it pays; their trace."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, reject
+from typer.testing import CliRunner
 
 import tensornet as tn
+from tensornet.cli import app
 from tensornet.device.cost_model import default_profile
 from tensornet.frontend.elaborate_ir import of_tensors
 from tensornet.graph.element_types import holding
@@ -21,15 +23,18 @@ from tensornet.graph.leaves import Leaf
 from tensornet.ir.rewriting import Cost, PassContext
 from tensornet.ops.table import Element
 from tensornet.passes.dead_code import eliminate_dead_code
-from tensornet.passes.pipeline import PIPELINE, program_of, simplify
+from tensornet.passes.pipeline import PIPELINE, SIMPLIFICATION, is_traced, program_of, simplify
 from tensornet.planning.plans import Step
 
 from . import oracle
 from .conftest import examples
 from .differential import by_numpy, computed
-from .programs import SUMMED_ALONE, Program, programs, titled
+from .programs import SUMMED_ALONE, Program, program, programs, titled
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
+
+# ---------------------------------------------------------------------------- Rewrites
+
 
 CPU = default_profile("cpu")
 
@@ -152,30 +157,6 @@ def test_what_tensors_hold_is_what_their_steps_make(case: Program) -> None:
 
 
 # ---------------------------------------------------------------------------- sums multiplied out
-
-
-def test_absorption_of_the_value_projection() -> None:
-    """Projecting after the average over 50,176 inputs is far cheaper than before it."""
-    graph = tn.layer(
-        "v[b,m,c] = x[b,m,i] * V[c,i]\ny[b,n,c] = a[b,n,m] * v[b,m,c]",
-        inputs="x a",
-        m=50_176,
-        n=512,
-        i=261,
-        c=1024,
-    )
-    found = tn.plan(graph, profile=CPU, b=1)
-    assert found.flops == 2 * 512 * (50_176 * 261 + 261 * 1024)
-    before = next(row for row in found.alternatives if row.name == "as written")
-    assert before.flops == 2 * 50_176 * 1024 * (261 + 512)
-
-
-def test_bias_is_multiplied_out_only_where_it_pays() -> None:
-    text = "h[b,r] = x[b,i]*A[r,i] + u[r]\ny[b,o] = h[b,r]*B[o,r]"
-    wide = tn.layer(text, inputs="x", i=16, r=512, o=16)
-    assert tn.plan(wide, profile=CPU, b=100_000).flops < 2 * 100_000 * 16 * 512
-    narrower = tn.layer(text, inputs="x", i=512, r=4, o=512)
-    assert tn.plan(narrower, profile=CPU, b=1000).flops == 2 * 1000 * 4 * (512 + 512)
 
 
 def test_sums_are_multiplied_out_within_sums_too() -> None:
@@ -323,16 +304,6 @@ def test_rows_at_told_positions_are_read(text: str) -> None:
         np.testing.assert_allclose(computed(changed, arrays, backend)["y"], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_an_embedding_is_a_gather() -> None:
-    graph = holding(
-        tn.layer("y[b,n,c] = onehot[v](t[b,n]) * E[v,c]", inputs="t", v=30_000, c=64), {"t": Element.WHOLE}
-    )
-    found = tn.plan(graph, profile=CPU, b=8, n=128)
-    assert found.flops <= 2 * 8 * 128 * 64
-    assert found.seconds < 1e-3
-    assert not any("onehot" in str(step.equation) for step in found.steps)
-
-
 def test_a_projected_embedding_is_projected_before_or_after_as_is_cheaper() -> None:
     text = "y[b,d] = onehot[v](t[b]) * E[v,c] * W[d,c]"
     graph = holding(tn.layer(text, inputs="t", v=100_000, c=64, d=64), {"t": Element.WHOLE})
@@ -428,3 +399,77 @@ def test_an_operand_that_alone_tells_a_size_stays() -> None:
     graph = tn.Graph(leaves, (Apply(block, ("x", "z"), ("u", "v"), "inner"),), ("u",))
     (call,) = eliminate_dead_code(graph).calls
     assert call.operands == ("x", "z")
+
+
+# ---------------------------------------------------------------------------- The pass pipeline
+
+
+ATTENTION = """
+s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d] / sqrt(d)
+p[b,h,i,j] = softmax[j](s)
+y[b,i,h,d] = p[b,h,i,j] * v[b,h,j,d]
+"""
+
+
+FREE = {"expansion", "known totals", *(each.name for each in SIMPLIFICATION)}
+"""The passes that always pay."""
+
+
+def graphs(seed: int, count: int) -> Iterator[tn.Graph]:
+    """Random graphs as passes get them: without calls and recurrences."""
+    for number in range(count):
+        try:
+            graph = program(seed, number).graph().flat
+        except tn.TensornetError:
+            continue
+        if not graph.recurrences:
+            yield graph
+
+
+def test_a_pass_that_always_pays_asks_no_cost() -> None:
+    def cost(part: tn.Graph) -> float:
+        raise AssertionError("asked")
+
+    changed = set()
+    context = PassContext(cost)
+    for written in map(program_of, graphs(8, 120)):
+        for each in PIPELINE:
+            if each.name in FREE and each.run(written, context).function != written.function:
+                changed.add(each.name)
+    assert {"gather pushdown at one position", "contraction fusion"} <= changed
+
+
+def test_the_trace_shows_each_pass_that_changed_the_equations() -> None:
+    texts: list[str] = []
+    layer = tn.layer(ATTENTION, inputs="q, k, v", b=2, h=2, i=8, j=8, d=4)
+    plan = tn.plan(layer, backend="torch", trace=texts.append)
+    names = [text.splitlines()[0] for text in texts]
+    assert names == ["# as written", "# kernel selection"]
+    assert texts[0].splitlines()[1:] == layer.lines()
+    assert "scaled_dot_product_attention" in texts[1]
+    assert str(plan) == str(tn.plan(layer, backend="torch"))
+    assert not is_traced()
+
+
+def test_the_trace_shows_blocks_however_often_they_are_planned() -> None:
+    layer = tn.layer("h[t,c] = tanh(h[t-1,k]*W[c,k] + x[t,c])", inputs="x", t=3, c=4)
+    texts: list[str] = []
+    for _ in range(2):
+        tn.plan(layer, trace=texts.append)
+    names = [text.splitlines()[0] for text in texts]
+    assert names == 2 * ["# as written", "# scans", "# block"]
+
+
+def test_an_axis_may_be_called_as_an_argument() -> None:
+    layer = tn.layer("y[trace] = 2 * x[trace]", inputs="x")
+    assert dict(tn.plan(layer, trace=5).sizes) == {"trace": 5}
+    assert dict(tn.plan(tn.layer("y[mesh] = 2 * x[mesh]", inputs="x"), mesh=5).sizes) == {"mesh": 5}
+
+
+def test_the_command_line_traces_beside_what_machines_read() -> None:
+    found = CliRunner().invoke(
+        app, ["plan", "y[i] = x[i]*w[j]*v[j] + 0*x[i]", "--inputs", "x", "--trace", "--json"]
+    )
+    assert found.exit_code == 0
+    assert "# as written" in found.stderr
+    assert tn.Plan.from_json(found.stdout)

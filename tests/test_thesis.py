@@ -27,7 +27,7 @@ from tensornet.study.thesis import experiments, fitting, load_images, read_mnist
 
 from .conftest import needs, sampled
 from .studies import Finished, kept, study
-from .test_images import write_mnist
+from .test_data import write_mnist
 
 needs("sklearn", "matplotlib")
 
