@@ -397,29 +397,14 @@ def close(found: torch.Tensor, module: torch.nn.Module, tolerance: float = 1e-5)
     np.testing.assert_allclose(found.detach().double().numpy(), wanted, rtol=tolerance, atol=tolerance)
 
 
-WRITTEN_TO = {
-    "positions": "P[i,d] = sin(index(i) / 10 ** index(d))\nq[b,i,d] = x[b,i,d] + P[i,d]\nr[b,i] = sum[d](q[b,i,d])",
-    "moved": "P[i,d] = index(i) + index(d) / 4\nq[d,i] = P[i,d]\nr[b,d] = x[b,i,d] * P[i,d]\ns[d] = P[0,d]",
-    "a constant": "P[i,d] = C[i,d]\nq[b,i] = x[b,i,d] * C[i,d]\nr[i] = C[i,1]\ns[i,d] = pad(C[i,d], i=(0, 0))",
-    "a block": """
-def f(z):
-    z[i,d]: input
-    P: output
-    q: output
-    P[i,d] = index(i) * 2.0 + index(d)
-    q[d,i] = z[i,d]
-T[i,d] = index(i) / 3 + index(d)
-P, q = f(T, scope='f')
-r[b,i] = x[b,i,d] * T[i,d]
-""",
-}
+WRITTEN_TO = titled("overwritten.txt")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("name", WRITTEN_TO)
 def test_results_may_be_written_to(name: str, backend: str) -> None:
     """Later calls, and those of functions that are compiled later, do not see it."""
-    lines = WRITTEN_TO[name]
+    lines = WRITTEN_TO[name].text
     outputs = [name for name in "Pqrs" if f"\n{name}[" in f"\n{lines}" or name in "Pq"]
     constants = {"C": np.arange(4.0).reshape(2, 2)} if "C[" in lines else {}
     graph = tn.layer(lines, inputs="x[b,i,d]", outputs=outputs, d=2, **constants and {"constants": constants})

@@ -1,26 +1,39 @@
-"""Parameters that are constants: equal results, fewer steps at a call, and the same value everywhere."""
+"""Both ways as one plan, and parameters that are constants: equal results, fewer steps at a call."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import math
 import pickle
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet import models
+from tensornet.codegen.context import CodegenContext
 from tensornet.contraction.order_search import fastest
-from tensornet.contraction.pairs import Problem
+from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.cost_model import default_profile
-from tensornet.language.expression import axes_of_index
+from tensornet.language.expression import Ref, axes_of_index
+from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
-from .conftest import covered
+from . import oracle
+from .conftest import covered, products_from, saved_for_backward, those_of
 from .differential import by_numpy
+from .programs import SUMMED_ALONE, recorded, records
+
+# ---------------------------------------------------------------------------- Parameters that are constants
+
 
 CPU = default_profile("cpu")
 MODES = (4, 6, 4)
@@ -230,3 +243,338 @@ def test_frozen_parameters_keep_their_floating_type_where_all_inputs_are_integer
     frozen = tn.freeze(layer, {"E": np.ones((4, 3), dtype)})
     assert tn.compile(frozen)({}, np.array([0, 1])).dtype == dtype
     assert tn.compile(frozen, dtype="float32")({}, np.array([0, 1])).dtype == "float32"
+
+
+# ---------------------------------------------------------------------------- Products that torch's autograd is handed with the backward pass that was planned
+
+
+CP = "y[b,o,p] = x[b,i,j] * A[i,r] * B[j,r] * C[o,r] * D[p,r]"
+
+
+def product(text: str, equation: str, shape: tuple[int, ...], **sizes: int) -> Any:
+    return tn.layer(text, inputs="x", **sizes), equation, shape
+
+
+PRODUCTS = {
+    "contraction layer": (models.tcl((4, 3, 5), (2, 4, 3)), "zabc,pa,qb,rc->zpqr", (6, 4, 3, 5)),
+    "chain": product(
+        "y[b,o] = x[b,i] * P[i,j] * Q[j,k] * R[k,o]", "bi,ij,jk,ko->bo", (7, 6), i=6, j=3, k=4, o=5
+    ),
+    "cp": product(CP, "bij,ir,jr,or,pr->bop", (5, 4, 3), i=4, j=3, r=5, o=2, p=6),
+    "one alone on an axis": product("y[b,k] = x[b,i] * u[i] * w[i,k]", "bi,i,ik->bk", (5, 4), i=4, k=3),
+}
+
+
+def made(name: str, **options: Any) -> tuple[Any, Callable[..., torch.Tensor], torch.Tensor]:
+    """A module of a product, the same by torch.einsum of x and the parameters, and an x."""
+    graph, equation, shape = PRODUCTS[name]
+    module = tn.module(graph, seed=0, dtype="float64", **options)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return module, lambda x, *parameters: torch.einsum(equation, x, *parameters), x
+
+
+def values(module: Any) -> list[torch.Tensor]:
+    return [each.detach().clone().requires_grad_() for each in module.parameters()]
+
+
+def agree(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("of_inputs", [False, True])
+def test_gradients_are_those_of_einsum(name: str, of_inputs: bool) -> None:
+    module, einsum, x = made(name)
+    x.requires_grad_(of_inputs)
+    y = module(x)
+    assert module.plan.goes_back
+    leaves = ([x] if of_inputs else []) + [*module.parameters()]
+    gradient = torch.randn(y.shape, dtype=y.dtype)
+    parameters = values(module)
+    z = einsum(x, *parameters)
+    agree([y], [z])
+    others = ([x] if of_inputs else []) + parameters
+    agree(torch.autograd.grad(y, leaves, gradient), torch.autograd.grad(z, others, gradient))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_derivatives_of_derivatives(name: str) -> None:
+    module, _, x = made(name)
+    parameters = values(module)
+    names = [each for each, _ in module.named_parameters()]
+
+    def call(x: torch.Tensor, *given: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(names, given, strict=True)), (x,))
+
+    assert torch.autograd.gradgradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
+
+
+def test_a_product_is_left_to_autograd_where_its_own_backward_pass_saves_less_than_a_node_costs(
+    users_node: float,
+) -> None:
+    layer, leads = models.tcl((4, 4, 6), (4, 4, 6)), (4, 100_352)
+    chain, _, _ = PRODUCTS["chain"]
+    for node in (users_node, 50e-6):
+        with products_from(node):
+            given: Any = {"backend": "torch", "training": True, "profile": CPU}
+            plans = [tn.plan(layer, lead=lead, **given) for lead in leads]
+            plans.append(tn.plan(chain, b=9, **given))
+        assert [plan.goes_back for plan in plans] == [False, True, False]
+
+
+OF_THREE = re.compile(r"\w+\[[^\]]*\] \* \w+\[[^\]]*\] \* \w+\[")
+WRITTEN = [record for record in records("equations.txt") if OF_THREE.search(record)]
+assert len(WRITTEN) >= 20
+
+
+@pytest.mark.filterwarnings(SUMMED_ALONE)
+@pytest.mark.parametrize("users", [False, True])
+@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.splitlines()[-1])
+def test_written_programs_by_autograd(record: str, users: bool, users_node: float) -> None:
+    """Products of three factors, in nodes of their own as elsewhere in the tests, and as users have them."""
+    case = recorded(record)
+    graph, given = case.graph(), case.arrays()
+    run, names = tn.compile(graph, backend="torch"), [leaf.name for leaf in graph.leaves]
+
+    def call(*arrays: torch.Tensor) -> Any:
+        by_name = dict(zip(names, arrays, strict=True))
+        return run(those_of(graph, by_name), *(by_name[leaf.name] for leaf in graph.inputs))
+
+    arrays = [torch.tensor(given[name]).requires_grad_(given[name].dtype.kind == "f") for name in names]
+    with products_from(users_node if users else 0.0):
+        found, expected = call(*arrays), oracle.run(case.text, given, case.given, case.outputs)
+        for name, y in zip(case.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            np.testing.assert_allclose(y.detach(), expected[name], rtol=1e-9, atol=1e-9)
+        assert not (users and run.plan.goes_back and len(names) < 10)  # ten tensors take long enough
+        assert torch.autograd.gradcheck(call, arrays, fast_mode=True)
+
+
+def test_some_parameters_may_be_frozen() -> None:
+    module, einsum, x = made("chain")
+    module.Q.requires_grad_(False)
+    parameters = values(module)
+    found = torch.autograd.grad(module(x).pow(2).sum(), [module.P, module.R])
+    agree(found, torch.autograd.grad(einsum(x, *parameters).pow(2).sum(), [parameters[0], parameters[2]]))
+    back = next(block.backward for block in module.plan.functions if block.backward is not None)
+    assert len(back.graph.outputs) == 2
+    module.R.requires_grad_(False)
+    found = torch.autograd.grad(module(x).sum(), [module.P])
+    agree(found, torch.autograd.grad(einsum(x, *parameters).sum(), parameters[:1]))
+    assert not module.plan.goes_back  # a product with one factor that changes is autograd's as it is
+
+
+def test_where_nobody_wants_gradients_nothing_goes_back() -> None:
+    module, _, x = made("contraction layer")
+    with torch.no_grad():
+        module(x)
+    assert not module.plan.goes_back
+    with torch.inference_mode():
+        assert module(x).shape == (6, 2, 4, 3)
+    module(x)
+    assert module.plan.goes_back
+
+
+@pytest.mark.parametrize("options", [{"backward": "autograd"}, {"memory_limit": 10**9}])
+def test_it_can_be_left_to_autograd(options: dict[str, Any]) -> None:
+    module, einsum, x = made("contraction layer", **options)
+    y, parameters = module(x), values(module)
+    assert not module.plan.goes_back
+    found = torch.autograd.grad(y.sum(), [*module.parameters()])
+    agree(found, torch.autograd.grad(einsum(x, *parameters).sum(), parameters))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own scripts
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_transforms_and_compilers_go_through_the_operations(name: str) -> None:
+    module, einsum, x = made(name)
+    module(x)  # planned both ways
+    parameters = dict(module.named_parameters())
+    held = {name: each.detach() for name, each in parameters.items()}
+
+    def loss(given: Any, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.func.functional_call(module, given, (x,))
+        return y.pow(2).sum()
+
+    own = values(module)
+    expected = torch.autograd.grad(einsum(x, *own).pow(2).sum(), own)
+    agree(torch.func.grad(loss)(held, x).values(), expected)
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(held, torch.stack([x, 2 * x]))
+    agree([one[0] for one in each.values()], expected)
+    _, along = torch.func.jvp(lambda x: loss(held, x), (x,), (x,))
+    agree([along], [2 * einsum(x, *own).pow(2).sum()])
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    agree(torch.autograd.grad(compiled(x).pow(2).sum(), [*module.parameters()]), expected)
+
+
+def test_autocast_trains() -> None:
+    module, _, x = made("contraction layer")
+    module.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = module(x.float())
+    found = torch.autograd.grad(y.float().pow(2).sum(), [*module.parameters()])
+    whole = torch.autograd.grad(module(x.float()).pow(2).sum(), [*module.parameters()])
+    assert module.plan.goes_back
+    for one, other in zip(found, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.1 * float(other.abs().max()))
+
+
+def test_a_plan_for_training_reads_back_and_says_what_is_kept() -> None:
+    graph = PRODUCTS["chain"][0]
+    for backend, wrt in (("torch", "*"), ("numpy", None)):
+        plan = tn.plan(graph, backend=backend, training=True, wrt=wrt, b=100)
+        assert Plan.from_json(plan.to_json()) == plan
+        back = [plan, *plan.functions]
+        (found,) = (each for each in back if each.backward is not None)
+        assert f"{found.kept[0][0]} of " in str(plan)
+        assert re.search(r"^     back: .*FLOP", str(plan), re.M)
+    many = tn.plan(models.vit(8, 4, 6, 2, 3, 12, 5), training=True, b=2, compare=False)
+    assert Plan.from_json(many.to_json()) == many
+    assert " more of " in str(many)
+    sizes = dict(many.sizes)
+    assert sum(size for _, size in many.kept) > 4 * sizes["b"] * 5 * 8
+
+
+def test_what_is_kept_is_what_autograd_holds() -> None:
+    """The bytes of the tensors saved besides the operands are those that the plan tells."""
+    module, _, x = made("cp")
+    x = torch.randn(500, *x.shape[1:], dtype=torch.float64, requires_grad=True)
+    module(x)
+    (product,) = (block for block in module.plan.functions if block.backward is not None)
+    own = {each.untyped_storage().data_ptr() for each in (x, *module.parameters())}
+    with saved_for_backward() as saved:
+        y = module(x)
+    besides = sum(size for at, size in saved.items() if at not in own)
+    assert all(len(each.results) == 1 for each in module.plan.steps if hasattr(each, "results"))
+    assert besides == sum(size for _, size in product.kept) > 0
+    del y
+
+
+# ---------------------------------------------------------------------------- orders
+
+
+@given(st.data())
+def test_the_order_of_groups_is_that_of_some_permutation(data: Any) -> None:
+    layout = tuple(data.draw(st.permutations("abcdef"))[: data.draw(st.integers(0, 6))])
+    axes = list(data.draw(st.permutations(layout)) if data.draw(st.booleans()) else layout)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(axes)), min_size=2, max_size=3)))
+    parts = [tuple(axes[a:b]) for a, b in itertools.pairwise([0, *cuts, len(axes)])]
+    groups = tuple(data.draw(st.permutations(parts)))
+    present = [n for n, group in enumerate(groups) if group]
+    orders = (
+        order
+        for order in itertools.permutations(present)
+        if flatten(tuple(groups[n] for n in order)) == layout
+    )
+    assert view_order(layout, groups) == next(orders, None)
+
+
+def steps_back(module: Any) -> tuple[Any, ...]:
+    (back,) = (block.backward for block in module.plan.functions if block.backward is not None)
+    return tuple(back.steps)
+
+
+@pytest.mark.parametrize(
+    ("modes", "ranks", "batch"),
+    [((8, 8, 12), (8, 8, 12), 400), ((4, 8, 12), (4, 8, 12), 900), ((5, 3, 4), (6, 2, 3), 3000)],
+)
+def test_large_gradients_are_those_of_einsum(modes: Any, ranks: Any, batch: int) -> None:
+    """At sizes at which weights are repeated along the batch, and their gradients added up over it."""
+    module = tn.module(models.tcl(modes, ranks), seed=0, dtype="float64")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, *modes, generator=generator, dtype=torch.float64, requires_grad=True)
+    gradient = torch.randn(batch, *ranks, generator=generator, dtype=torch.float64)
+    parameters = values(module)
+    z = torch.einsum("zabc,pa,qb,rc->zpqr", x, *parameters)
+    found = torch.autograd.grad(module(x), [x, *module.parameters()], gradient)
+    agree(found, torch.autograd.grad(z, [x, *parameters], gradient))
+
+
+def test_nothing_as_large_as_the_batch_is_copied_where_products_can_go_around() -> None:
+    """Each product leaves the axis first that the next sums, forward and back; weights' gradients are added up."""
+    module = tn.module(models.tcl((8, 8, 12), (8, 8, 12)), seed=0)
+    x = torch.randn(1568, 8, 8, 12, requires_grad=True)
+    module(x)
+    steps = steps_back(module)
+    copied = [step.equation for step in steps if isinstance(step.equation.right, Ref)]
+    assert not any("lead" in axes_of_index(equation.left) for equation in copied)
+    assert sum(step.arrangement is not None and step.arrangement.added == ("lead",) for step in steps) >= 1
+    assert all(step.arrangement.batch == ("lead",) for step in steps if step.arrangement.added)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_products_are_added_up_where_that_spares_copies(backend: str) -> None:
+    graph = tn.layer("G[p,a] = g[z,p,b,c] * x[z,a,b,c]", inputs="g x", p=8, a=6, b=8, c=12)
+    plan = tn.plan(graph, backend=backend, compare=False, z=1500)
+    (step,) = plan.steps
+    assert step.arrangement.added == ("z",)
+    assert set(step.arrangement.contracted) == {"z", "b", "c"}
+    alone = tn.layer("G[p,a] = g[z,p] * x[z,a]", inputs="g x", p=8, a=6)
+    assert not tn.plan(alone, backend=backend, compare=False, z=1500).steps[0].arrangement.added
+    rng = np.random.default_rng(0)
+    g, x = rng.standard_normal((1500, 8, 8, 12)), rng.standard_normal((1500, 6, 8, 12))
+    given_ = tn.to_backend({"g": g, "x": x}, backend).values()
+    found = np.asarray(tn.compile(graph, backend=backend)({}, *given_))
+    np.testing.assert_allclose(found, np.einsum("zpbc,zabc->pa", g, x), rtol=1e-9, atol=1e-9)
+
+
+# ---------------------------------------------------------------------------- copies
+
+
+def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
+    text = "u[a,c,b] = x[b,a,c] + v[a,c,b]\ny[a,c,k] = u[a,c,b] * W[a,b,k] * w[c]"
+    context = context_of(tn.layer(text, inputs="x v", b=50, k=3, a=4, c=5))
+    x = Ref("x", ("b", "a", "c"))
+    assert context.turned(x, ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+    assert context.turned(x, ("c", "a", "b")) is None
+    assert context.turned(x, ("b", "a", "c")) is None
+
+
+def context_of(graph: tn.Graph) -> CodegenContext:
+    backend = load_backend("torch")
+    plan = tn.plan(graph, backend=backend, compare=False)
+    return CodegenContext(plan, backend, plan.leaves, sizes={"a": 4, "b": 50, "c": 5})
+
+
+def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> None:
+    graph = tn.layer("h[b,i] = tanh(x[b,i] + w[i])\ny[b] = x[b,i] * h[b,i] * w[i]", inputs="x")
+    generator = torch.Generator().manual_seed(0)
+    x, w = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((3, 4), (4,))
+    )
+    f = tn.compile(graph, backend="torch")
+    y, h = f({"w": w}, x), torch.tanh(x + w)
+    assert f.plan.goes_back
+    seed, along = torch.randn(3, generator=generator), torch.randn(3, 4, generator=generator)
+    once, twice = [], []
+    for each in (y, torch.einsum("bi,bi,i->b", x, h, w)):
+        once.append(torch.autograd.grad(each, (x, w), seed.double(), create_graph=True, retain_graph=True))
+        twice.append(torch.autograd.grad(once[-1][0], (x, w), along.double()))
+    torch.testing.assert_close(*once)
+    torch.testing.assert_close(*twice)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_what_only_a_product_reads_lies_in_the_order_of_its_reader(backend: str) -> None:
+    """The gradients of NetVLAD hold one tensor of residuals at a time; in the order of the text they hold two."""
+    layer = tn.layer(
+        """
+        a[b,n,k] = softmax[k](x[b,n,d] * W[k,d] + c[k])
+        v[b,k,d] = sum[n](a[b,n,k] * (x[b,n,d] - C[k,d]))
+        y = sum[b,k,d](tanh(v[b,k,d]))
+        """,
+        inputs="x",
+        outputs="y",
+    )
+    graph, sizes = tn.gradient(layer, wrt=["W", "c", "C", "x"]), {"b": 8, "n": 100, "k": 16, "d": 64}
+    plan = tn.plan(graph, backend=backend, profile=CPU, compare=False, **sizes)
+    assert plan.peak_memory < 1.3 * 4 * math.prod(sizes.values())
+
+
+def test_a_result_that_gets_a_gradient_lies_as_it_is_declared(users_node: float) -> None:
+    """The gradient comes in that order, and would be copied into any other."""
+    module, x = tn.module(models.tcl((8, 8, 6), (8, 16, 12)), seed=0), torch.randn(64, 8, 8, 6)
+    with products_from(users_node):
+        assert module(x).is_contiguous()

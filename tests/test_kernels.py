@@ -75,22 +75,18 @@ def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(fo
     assert KERNEL not in tn.plan(graph, backend="numpy", **dict(plan.sizes)).code
 
 
-DISTANCES = {
-    "squares": ("y[b,i,j] = sum[c]((x[b,i,c] - z[b,j,c]) ** 2)", "x[b,i,c] z[b,j,c]"),
-    "a product": ("y[i,j] = (x[i,c] - z[j,c]) * (x[i,c] - z[j,c]) / 8", "x[i,c] z[j,c]"),
-    "a mean": ("y[j,i] = mean[c,d](square(z[j,c,d] - x[i,c,d]))", "x[i,c,d] z[j,c,d]"),
-    "norms": ("y[b,i,j] = norm[c](x[b,i,c] - z[b,j,c])", "x[b,i,c] z[b,j,c]"),
-    "of one tensor": ("s[i,j] = sum[c]((x[i,c] - x[j,c]) ** 2)\ny[i,j] = exp(-s[i,j] / 9)", "x[i,c]"),
-    "norms of one tensor": ("y[i,j] = norm[c](x[i,c] - x[j,c])", "x[i,c]"),
-}
-"""Distances of pairs in equations, and what they are given."""
+WRITTEN_OUT = titled("kernels.txt")
+"""What is written out and has a kernel or a function, with what it is of; and what nearly has one."""
 
 
-@pytest.mark.parametrize("form", DISTANCES)
+def those_of(*kinds: str) -> list[str]:
+    return [name for name, each in WRITTEN_OUT.items() if each.said["of"] in kinds]
+
+
+@pytest.mark.parametrize("form", those_of("distances"))
 def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(form: str) -> None:
     """Values, gradients and their gradients, also far from 0 and where two rows are the same."""
-    text, inputs = DISTANCES[form]
-    graph = tn.layer(text, inputs=inputs)
+    graph = WRITTEN_OUT[form].graph()
     sizes = {
         name: size
         for name, size in (("b", 2), ("i", 40), ("j", 30), ("c", 16), ("d", 3))
@@ -100,7 +96,7 @@ def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(for
     plan, (*leaves, squares) = by_torch(graph, given, (1e-12, 1e-12), (1e-9, 1e-9), again=True)
     assert "pairwise_distance" in plan.code
     assert "pairwise_distance" not in tn.plan(graph, backend="numpy", **sizes).code
-    if "norm" in text:  # its second derivative is infinite where two rows are the same
+    if "norm" in form:  # its second derivative is infinite where two rows are the same
         return
     assert all(each.isfinite().all() for each in torch.autograd.grad(squares, leaves))
 
@@ -109,7 +105,6 @@ def test_distances_of_pairs_run_as_a_kernel_and_are_what_their_equations_say(for
 @pytest.mark.parametrize("case", ["near pairs", "padding"])
 def test_gradients_of_distances_are_of_the_differences_where_rows_are_large(form: str, case: str) -> None:
     """In single precision, also where nearest rows differ little, and where some rows are padding."""
-    text, inputs = DISTANCES[form]
     draw = torch.Generator().manual_seed(0)
     z = 10 * torch.rand(1, 30, 3, generator=draw)
     x = z + 1e-4 * torch.randn(1, 30, 3, generator=draw)
@@ -117,7 +112,7 @@ def test_gradients_of_distances_are_of_the_differences_where_rows_are_large(form
     if case == "padding":
         z[:, 5], weights = 1e12, torch.ones(30, 30).index_fill(1, torch.tensor(5), 0.0)
     x, exact = x.requires_grad_(), x.double().requires_grad_()
-    run = tn.compile(tn.layer(text, inputs=inputs), backend="torch")
+    run = tn.compile(WRITTEN_OUT[form].graph(), backend="torch")
     (found,) = torch.autograd.grad((run({}, x, z) * weights).sum(), x)
     assert "pairwise_distance" in run.plan.code
     squares = (exact[:, :, None] - z.double()[:, None]).square().sum(-1)
@@ -126,25 +121,10 @@ def test_gradients_of_distances_are_of_the_differences_where_rows_are_large(form
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
-NORMS = {
-    "by hand": """
-    m[c] = mean[b,h,w](x[b,c,h,w])
-    v[c] = mean[b,h,w]((x[b,c,h,w] - m[c]) ** 2)
-    y[b,c,h,w] = (x[b,c,h,w] - m[c]) / sqrt(v[c] + 1e-5) * g[c] + u[c]
-    """,
-    "channels last": "y[b,h,w,c] = (x[b,h,w,c] - mean[b,h,w](x)) * rsqrt(var[b,h,w](x) + 1e-3) * g[c] + u[c]",
-    "without a gain": "y[b,c,h,w] = normalize[b,h,w](x[b,c,h,w])",
-    "a gain along them": "y[t,b,c] = normalize[t](x[t,b,c]) * g[t] + u[t]",
-    "a gain around": "y[b,c,h,w] = normalize[b,h,w](x[b,c,h,w]) * g[b,h,w] + u[b,h,w]",
-    "two axes kept": "y[b,h,c,w] = normalize[b,w](x[b,h,c,w]) * g[h,c] + u[h,c]",
-}
-"""Batch normalisation in equations."""
-
-
 @pytest.mark.parametrize("sizes", [(4, 3, 6, 5), (1, 3, 1, 1), (2, 0, 6, 5)])
-@pytest.mark.parametrize("form", NORMS)
+@pytest.mark.parametrize("form", those_of("batches"))
 def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, sizes: tuple[int, ...]) -> None:
-    graph = tn.layer(NORMS[form], inputs="x")
+    graph = WRITTEN_OUT[form].graph()
     lengths = zip("bchwt", (*sizes, 5), strict=True)
     given = drawn(graph, **{name: size for name, size in lengths if name in graph.open_sizes})
     plan, _ = by_torch(graph, given, (1e-9, 1e-9), (1e-8, 1e-8))
@@ -152,7 +132,10 @@ def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, si
 
 
 def test_batch_norm_is_looked_for_where_something_runs_along_a_first_axis() -> None:
-    for text, is_there in ((NORMS["by hand"], True), ("y[b,c] = normalize[c](x[b,c]) * g[c] + u[c]", False)):
+    for text, is_there in (
+        (WRITTEN_OUT["a batch norm by hand"].text, True),
+        ("y[b,c] = normalize[c](x[b,c]) * g[c] + u[c]", False),
+    ):
         assert ("outermost" in program_of(tn.layer(text, inputs="x")).features) is is_there
 
 
@@ -484,30 +467,18 @@ def test_a_norm_that_is_one_step_with_its_bias_is_not_taken_apart() -> None:
 
 # ---------------------------------------------------------------------------- functions that are written out
 
-SHIFTED = "x[b,c] - max[c](x[b,c])"
-WRITTEN_OUT = [
-    ("y[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))", "softmax"),
-    (f"y[b,c] = exp({SHIFTED}) / sum[c](exp({SHIFTED}))", "softmax"),
-    (f"e[b,c] = exp({SHIFTED})\nz[b] = e[b,c]\ny[c,b] = e[b,c] * (1 / z[b])", "softmax"),
-    ("y[b,c] = exp(x[b,c] - logsumexp[c](x[b,c]))", "softmax"),
-    ("y[b,c] = x[b,c] - logsumexp[c](x[b,c])", "log_softmax"),
-    ("y[b,c] = log(softmax[c](x[b,c]))", "log_softmax"),
-    ("y[b] = log(sum[c](exp(x[b,c])))", "logsumexp"),
-    (f"y[b] = log(sum[c](exp({SHIFTED}))) + max[c](x[b,c])", "logsumexp"),
-]
 
-
-@pytest.mark.parametrize(("text", "function"), WRITTEN_OUT)
-def test_a_function_is_recognised_where_it_is_written_out(text: str, function: str) -> None:
+@pytest.mark.parametrize("name", those_of("softmax", "log_softmax", "logsumexp"))
+def test_a_function_is_recognised_where_it_is_written_out(name: str) -> None:
     """It does not overflow then, and its gradients are those of the function."""
-    graph = tn.layer(text, inputs="x")
+    graph, function = WRITTEN_OUT[name].graph(), WRITTEN_OUT[name].said["of"]
     code = tn.plan(graph, backend="torch", b=3, c=5).code
     assert re.search(rf"\b{function}\(", code)
     assert "torch.exp(" not in code
     x = 1e3 * np.random.default_rng(0).standard_normal((3, 5))
     wanted = torch.tensor(x, requires_grad=True)
     expected = getattr(torch, function)(wanted, -1)
-    expected = expected.T if "y[c,b]" in text else expected
+    expected = expected.T if "y[c,b]" in WRITTEN_OUT[name].text else expected
     weights = torch.arange(1.0, 1 + expected.numel(), dtype=torch.float64).reshape(expected.shape)
     (expected * weights).sum().backward()
     found = tn.compile(tn.gradient(graph, wrt="x"))({}, x, weights.numpy())
@@ -516,22 +487,9 @@ def test_a_function_is_recognised_where_it_is_written_out(text: str, function: s
     np.testing.assert_allclose(found, expected.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[b,c] = exp(x[b,c]) / sum[b](exp(2 * x[b,c]))",
-        "y[b,c] = exp(x[b,c]) / (1 + sum[c](exp(x[b,c])))",
-        "y[b,c] = x[b,c] - logsumexp[c](2 * x[b,c])",
-        "y[b,c] = exp(x[b,c]) / logsumexp[c](exp(x[b,c]))",
-        "y[b] = log(logsumexp[c](exp(x[b,c])))",
-        f"y[b] = logsumexp[c]({SHIFTED}) + sum[c](x[b,c])",
-        f"y[b] = logsumexp[c]({SHIFTED}) + logsumexp[c](x[b,c])",
-        "e[b,c] = exp(x[b,c] - max[b](x[b,c]))\ny[b,c] = e[b,c] / sum[c](e[b,c])",
-        "z[b,c] = exp(x[b,c]) / sum[c](exp(x[b,c]))\ny[b,c] = z[b,c] * exp(x[c,b]) / sum[b](exp(x[b,c]))",
-    ],
-)
-def test_what_is_nearly_softmax_has_its_own_value(text: str) -> None:
-    graph = tn.layer(text, inputs="x")
+@pytest.mark.parametrize("name", those_of("none"))
+def test_what_is_nearly_softmax_has_its_own_value(name: str) -> None:
+    graph = WRITTEN_OUT[name].graph()
     given = {"x": np.random.default_rng(0).standard_normal((4, 4))}
     np.testing.assert_allclose(
         computed(graph, given, "torch")["y"], oracle.meaning(graph, given, {"b": 4, "c": 4})["y"], rtol=1e-9

@@ -315,13 +315,6 @@ def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
             tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend=backend)
 
 
-@READ_ALONE
-def test_cupy_code_is_planned_without_a_gpu() -> None:
-    graph = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i])", inputs="x", i=4, p=3)
-    lines = [line.partition("#")[0].strip() for line in tn.plan(graph, backend="cupy", b=8).code.splitlines()]
-    assert lines[-3:] == ["t1 = linear(x, W)", "y = gelu(t1)", "return y"]
-
-
 MADE_OF_OTHERS = [row for row in FUNCTIONS.values() if row.expansion]
 
 

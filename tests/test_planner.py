@@ -440,7 +440,12 @@ def test_what_is_planned(name: str) -> None:
         plan = tn.plan(graph, backend=backend, profile=CPU, **case.numbers("at"))
         code = "".join(plan.code.split('"""')[::2])
         assert plan.flops == sympy.sympify(said.get("flops", plan.flops))
-        assert plan.flops < sympy.sympify(said.get("flops below", "oo"))
+        assert (
+            sympy.sympify(said.get("flops above", -1))
+            < plan.flops
+            < sympy.sympify(said.get("flops below", "oo"))
+        )
+        assert plan.peak_memory == sympy.sympify(said.get("bytes", plan.peak_memory))
         assert plan.peak_memory < sympy.sympify(said.get("bytes below", "oo"))
         assert all(each in code for each in parts("has"))
         assert all(code.count(each) == 1 for each in parts("once"))
