@@ -16,7 +16,7 @@ from ..dtypes import element_type
 from ..errors import BackendError, TensornetWarning, warn
 from ..frontend.elaborate_ir import of_tensors
 from ..graph.element_types import holding
-from ..graph.graph import Apply, Graph, inlined, of_graph
+from ..graph.graph import Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.collectives import COLLECTIVES
 from ..ops.table import Element
@@ -296,18 +296,14 @@ def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:
     """The plan with all blocks as calls. If there are recurrences, also the plan with these as loops outside calls."""
     yield replace(scheduled(_apart(graph)), graph=graph)
     if any(part.recurrences for part in graph.parts):
-        yield replace(scheduled(_apart(inlined(graph, _recurs)), loops=True), graph=graph)
+        looped = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts))
+        yield replace(scheduled(_apart(looped), loops=True), graph=graph)
 
 
 def _apart(graph: Graph) -> Graph:
     """The graph with each call marked, so that it is always planned as a call."""
     body = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
     return replace(graph, body=tuple(body))
-
-
-def _recurs(call: Apply) -> bool:
-    """Whether a block contains recurrences."""
-    return any(part.recurrences for part in call.graph.parts)
 
 
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:

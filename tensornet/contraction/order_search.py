@@ -238,14 +238,11 @@ class Search:
         """The seconds to contract two intermediates, ignoring layouts. Products of invariant operands alone, which are
         computed once, are weighted by `BEFOREHAND`."""
         a, b, joined = self.axes_of(one), self.axes_of(other), self.axes_of(one | other)
-        profile, itemsize, extent = self.problem.profile, self.problem.itemsize, self.pricing.extent
-        if summed := (a | b) - joined:
-            groups = (a & b & joined, (a - b) & joined, (b - a) & joined, summed)
-            batch, *outer, inner = map(extent, groups)
-            seconds = profile.matmul(batch, min(outer), max(outer), inner, itemsize)
-        else:
-            moved = itemsize * (extent(a) + extent(b) + extent(joined))
-            seconds = profile.pointwise(moved, itemsize * extent(joined))
+        if not (summed := (a | b) - joined):
+            return self.floor(one, other)
+        groups = (a & b & joined, (a - b) & joined, (b - a) & joined, summed)
+        batch, *outer, inner = map(self.pricing.extent, groups)
+        seconds = self.problem.profile.matmul(batch, min(outer), max(outer), inner, self.problem.itemsize)
         return seconds * self.weight(one | other)
 
     def flops(self, one: int, other: int) -> float:

@@ -274,7 +274,7 @@ class Pricing:
         for swapped, (one, other) in enumerate(((a, b), (b, a))):
             if swapped and _agree(a, b):
                 return
-            for result in _results(one, other, choices):
+            for result in dict.fromkeys(_lying(merged(one, other, ranks), one, other) for ranks in choices):
                 seconds = self.walk(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
@@ -526,12 +526,6 @@ def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> list[dic
     if wanted is not None:
         return [{axis: place for place, axis in enumerate(wanted)}]
     return [{}, *(dict.fromkeys(axes, rank) for axes in readers for rank in (1, -1))]
-
-
-def _results(one: Layout, other: Layout, choices: Iterable[Mapping[str, int]]) -> Iterable[Layout]:
-    """The orders to write an elementwise product in, preferably those that are also its layout in memory."""
-    found = dict.fromkeys(_lying(merged(one, other, ranks), one, other) for ranks in choices)
-    return [each for each in found if _lying(each, one, other) == each] or found
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -136,7 +136,7 @@ class LoweringContext(ABC):
         self.open = functools.cache(lambda size: evaluate(size, lines.bound))
         self.number = functools.cache(functools.partial(_positions, {**self.values, **lines.bound}))
         self.told_sizes = self.target.told_sizes(lines.leaves, lines.bound)
-        self.invariant = lines.of_kind("constant")
+        self.invariant = {leaf.name for leaf in lines.leaves if leaf.kind == "constant"}
         self.changing = set(self.target.changing)
         self.named = lines.dims.keys()
         self.taken = {*self.named}
@@ -387,10 +387,6 @@ class Lines(Written):
     def calls(self) -> tuple[Apply, ...]:
         """The calls alone."""
         return tuple(each for each in self.body if isinstance(each, Apply))
-
-    def of_kind(self, kind: str) -> set[str]:
-        """The leaves of a kind."""
-        return {leaf.name for leaf in self.leaves if leaf.kind == kind}
 
     @property
     def readers(self) -> Counter[str]:

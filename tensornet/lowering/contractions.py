@@ -348,7 +348,8 @@ def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -
     match call.arguments[0]:
         case Contraction((_, *_, last) as factors, ()) if divisor_of(last):
             above, below = _division(context, factors, wanted)
-            if above.value is not None and above.is_whole and _is_whole_divisor(below):
+            divides = below.value is None and below.is_whole and scalar_value(below.before[0]) != 0
+            if divides and above.value is not None and above.is_whole:
                 return combine(
                     context,
                     FUNCTIONS[call.function],
@@ -361,8 +362,3 @@ def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -
     if value.element <= Element.WHOLE:
         return context.convert(value, Element.WHOLE)
     return context.emit(value.left, replace(call, arguments=(value.ref,)), [value], value.element)
-
-
-def _is_whole_divisor(operand: Operand) -> bool:
-    """Whether an operand can divide integers: a whole number other than 0."""
-    return operand.value is None and operand.is_whole and scalar_value(operand.before[0]) != 0

@@ -67,7 +67,7 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
         return math.prod(sizes[axis] for axis in axes) * size
 
     way = step.arrangement
-    if way is not None and way.kind != "multiply" and step.multiplied is not None:
+    if way is not None and way.kind != "multiply":
         copied = (held(axes_of_index(ref.index)) for ref, _ in step.copied)
         beside = held((*way.batch, *way.rows, *way.summed)) if way.kind in ("dot", "sum") else 0
         beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
@@ -79,9 +79,10 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call() as call if (times := _results_worked_in(call)) is not None:
             return int(times * held(axes_of_index(step.equation.left)))
-        case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
-            most, own = _parts(expression, held)
-            return most - own
+        case Contraction(_, ()) | Call() as expression:
+            if all(FUNCTIONS[each.function].axes == "none" for each in calls_in(expression)):
+                most, own = _parts(expression, held)
+                return most - own
     return 0
 
 
@@ -96,10 +97,6 @@ def _results_worked_in(call: Call) -> float | None:
             first, further = function.workspace
             return first + further * (len(option_axes(call)) - 1)
     return None
-
-
-def _is_pointwise(expression: Expression) -> bool:
-    return all(FUNCTIONS[each.function].axes == "none" for each in calls_in(expression))
 
 
 def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tuple[int, int]:
@@ -174,7 +171,7 @@ class Liveness:
         """
         (_, *rest) = self._in_use
         most = max((used for used, _ in rest), default=0)
-        views = (step for step in self.steps if isinstance(step, Step) and is_view(step))
+        views = [step for step in self.steps if not self._views.isdisjoint(step.defines)]
         looks = {name for step in views for name in (*step.reads, *step.defines)}
         # a library may copy instead of making a view
         frees = [tuple(name for name in step.frees if name in looks) for step in self.steps]
@@ -188,6 +185,11 @@ class Liveness:
         return tuple(replace(step, frees=names) for step, names in zip(self.steps, frees, strict=True))
 
     @functools.cached_property
+    def _views(self) -> set[str]:
+        """The results that are views of other tensors."""
+        return {step.equation.name for step in self.steps if isinstance(step, Step) and is_view(step)}
+
+    @functools.cached_property
     def _in_use(self) -> list[tuple[int, int]]:
         """The bytes in use before the first step and at each step, each with the bytes freed after it."""
         alive = sum(map(self._given, self.leaves))
@@ -195,8 +197,8 @@ class Liveness:
         held, base, looks = dict[str, int](), dict[str, str](), Counter[str]()
         for step in self.steps:
             held.update(self._made(step))
-            if isinstance(step, Step) and is_view(step):
-                base[step.equation.name] = base.get(step.reads[0], step.reads[0])
+            if not self._views.isdisjoint(step.defines):
+                base[step.defines[0]] = base.get(step.reads[0], step.reads[0])
             looks.update(base.get(name, name) for name in step.defines)
             alive += sum(held[name] for name in step.defines)
             freed = 0
@@ -225,10 +227,10 @@ class Liveness:
 
     def _made(self, step: AnyStep) -> Iterator[tuple[str, int]]:
         """The bytes of each result of a step. Zero where the result shares the memory of another tensor."""
-        if isinstance(step, Step) and is_view(step):
-            yield step.equation.name, 0
-        else:
+        if self._views.isdisjoint(step.defines):
             yield from zip(step.defines, map(self._bytes, step.shapes, step.elements), strict=True)
+        else:
+            yield step.defines[0], 0
 
     def _beside(self, step: AnyStep) -> int:
         """The bytes that a step takes while it runs, besides its operands and its results."""

@@ -23,7 +23,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Along, Leaf, names_of_blocks, scoped, shown_call
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, Size, axes_of_index, rename_tensors
+from ..language.expression import Call, Contraction, Ref, Size, axes_of_index, rename_tensors
 from ..ops.record import layout_of, names_in
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
 
@@ -118,10 +118,15 @@ class Step:
         """The step with another name for the tensor that it computes."""
         return replace(self, equation=replace(self.equation, name=names[0]))
 
-    @property
+    @functools.cached_property
     def multiplied(self) -> Multiplied | None:
         """The product that it is, if it is one."""
-        return None if self.arrangement is None else _multiplied(self.equation.right)
+        match self.equation.right if self.arrangement is not None else None:
+            case Contraction((Ref() as a, Ref() as b)):
+                return Multiplied(a, b)
+            case Call("add", (Contraction((Ref() as a, Ref() as b)), Ref() as bias)):
+                return Multiplied(a, b, bias)
+        return None
 
     @functools.cached_property
     def copied(self) -> list[tuple[Ref, Groups]]:
@@ -146,15 +151,6 @@ class Step:
     def shown(self, names: Mapping[Any, str]) -> str:
         """The step as a line of mathematics."""
         return str(self.equation)
-
-
-def _multiplied(right: Expression) -> Multiplied | None:
-    match right:
-        case Contraction((Ref() as a, Ref() as b)):
-            return Multiplied(a, b)
-        case Call("add", (Contraction((Ref() as a, Ref() as b)), Ref() as bias)):
-            return Multiplied(a, b, bias)
-    return None
 
 
 @document()
