@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..display import rounded
-from ..errors import EquationError, TensornetWarning
+from ..errors import EquationError
 from ..graph.graph import Graph
 from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
@@ -54,19 +54,6 @@ LOOSE = 1.2
 
 ROUNDS, SETTLED = 32, 0.01
 """The most iterations of the moments of a recurrence, and the relative change at which these have converged."""
-
-
-@dataclass(frozen=True)
-class Derived:
-    """The starts of parameters, and the warnings about them.
-
-    Attributes:
-        starts: `("std", s)`, `("value", v)` or `("near_identity", v)` for each parameter that the equations determine.
-        doubts: warnings about products that no start suits.
-    """
-
-    starts: Mapping[str, tuple[str, float]]
-    doubts: tuple[TensornetWarning, ...]
 
 
 def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, float]]:
@@ -93,8 +80,8 @@ def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, floa
     return starts.found
 
 
-def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
-    """The starts of the parameters that the equations determine, the same for every seed.
+def derived(graph: Graph, sampled: Sampled | None = None) -> Starts:
+    """The starts of the parameters that the equations determine, the same for every seed, and doubts about them.
 
     Args:
         graph: a layer or a model.
@@ -116,7 +103,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
     except RecursionError:
         place, fix = starts.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
-    return Derived(starts.found, tuple(starts.doubts))
+    return starts
 
 
 def _choose(

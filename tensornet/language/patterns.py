@@ -66,14 +66,6 @@ class Pattern:
     complex: bool
 
     @functools.cached_property
-    def outermost(self) -> frozenset[str]:
-        """The functions to which no other function is applied; a power may also be a product of equal factors."""
-        form = self.expression
-        parts = form.factors if isinstance(form, Contraction) else (form,)
-        called = {each.function for each in parts if isinstance(each, Call)}
-        return frozenset(called & (self.functions | {"power"}))
-
-    @functools.cached_property
     def keeps_numbers(self) -> bool:
         """Whether numbers in a matched outermost product stay outside the kernel, as its own product has none."""
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()

@@ -11,7 +11,7 @@ import cmath
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -83,15 +83,11 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
-        called, _ = _called(head)
-        first, twice = _called(head, _is_made)
-        powers = {"power"} if twice else frozenset[str]()
+        called = _called(head)
         possible = [
             each
             for each in patterns  # the kernel's own call does not count as its functions
-            if _may_be(each[-1], head)
-            and each[-1].functions <= functions(called - {each[0].name})
-            and each[-1].outermost <= functions(first - {each[0].name}) | powers
+            if _may_be(each[-1], head) and each[-1].functions <= functions(called - {each[0].name})
         ]
         if possible:
             search = _Search(present, head, context.values)
@@ -123,27 +119,19 @@ def operands_matched(
 
 
 def _may_be(pattern: Pattern, head: Node) -> bool:
-    """Whether a pattern may match a node by its outermost function; one without expansion matches only by its name."""
+    """Whether a pattern may match a node: one that is no product, and has no expansion, has to be called."""
     alone = isinstance(pattern.expression, Call) and pattern.expression.function == head.op
-    return alone or _is_made(head)
+    return alone or head.op in ("contract", "copy", "power") or bool(head.function.expansion)
 
 
-def _is_made(each: Node) -> bool:
-    """Whether a node may become a product of others in canonical form."""
-    return each.op in ("contract", "copy", "power") or bool(each.function.expansion)
-
-
-def _called(head: Node, through: Callable[[Node], bool] = lambda each: True) -> tuple[frozenset[str], bool]:
-    """The functions of a node and of the nodes that it depends on through some nodes, as far as patterns reach; and
-    whether any of them is read twice there."""
-    found, last, twice = {head}, {head}, False
+def _called(head: Node) -> frozenset[str]:
+    """The functions of a node and of the nodes that it depends on, as far as patterns reach."""
+    found, last = {head}, {head}
     for _ in range(NEAR):
-        read = [each for node in last if through(node) for each in node.children if not each.is_scalar]
-        last = {*read} - found
-        twice = twice or len(last) < len(read)
+        last = {each for node in last for each in node.children if not each.is_scalar} - found
         found |= last
         last = {each for each in last if each.op == INDEX.name or _is_open(each)}
-    return frozenset(each.op for each in found).intersection(FUNCTIONS), twice
+    return frozenset(each.op for each in found).intersection(FUNCTIONS)
 
 
 def _outermost_first(program: Program) -> Iterator[Node]:

@@ -27,8 +27,8 @@ from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Dim
-from ..initialization.gain_propagation import TYPICAL
-from ..initialization.initial_values import Derived, Seen, derived
+from ..initialization.gain_propagation import TYPICAL, Starts
+from ..initialization.initial_values import Seen, derived
 from ..initialization.samplers import fan_of, start_array
 from ..ops.table import FUNCTIONS, Element, Function
 from ..protocol import Backend, load_backend
@@ -132,11 +132,11 @@ def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     found = _derived(graph.flat, tuple(row for row in FUNCTIONS.values() if row.implementations))
     for doubt in found.doubts:
         warn(doubt)
-    return {leaf.name: found.starts.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
+    return {leaf.name: found.found.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
 
 
 @functools.lru_cache(maxsize=64)
-def _derived(graph: Graph, own: tuple[Function, ...]) -> Derived:
+def _derived(graph: Graph, own: tuple[Function, ...]) -> Starts:
     """The derived starts, cached for a graph and the user's own functions, which may change between calls."""
     sample = _Sample.of(graph)
     return derived(graph, None if sample is None else sample.seen)
