@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
-from tensornet.weights.factorizations import Factor, Factored, factored, form_named
-from tensornet.weights.ranks import Rank, choose_ranks
+from tensornet.weights.factorizations import Factor, Factored, Rank, choose_ranks, factored, form_named
 
 from .checked import Size, checked, divided, positive, sized_layer, sized_model
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
-from tensornet.weights.factorizations import factored, form_named
-from tensornet.weights.ranks import Rank, check_sizes, choose_ranks
+from tensornet.weights.factorizations import Rank, check_sizes, choose_ranks, factored, form_named
 
 from .checked import checked, composite
 

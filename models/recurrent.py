@@ -14,8 +14,7 @@ from typing import Any
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
-from tensornet.weights.factorizations import Factored, factored, form_named
-from tensornet.weights.ranks import Rank, check_sizes
+from tensornet.weights.factorizations import Factored, Rank, check_sizes, factored, form_named
 
 from .checked import Size, checked, chosen, composite, count, divided, sized_layer
 

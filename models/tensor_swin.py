@@ -23,7 +23,7 @@ from typing import Any
 
 import tensornet.api as tn
 from tensornet.errors import ShapeError
-from tensornet.weights.ranks import Rank
+from tensornet.weights.factorizations import Rank
 
 from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
 from .checked import Size, checked, chosen, count, divided, positive, real, sized_layer, when, with_presets

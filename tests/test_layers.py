@@ -24,7 +24,7 @@ from tensornet.graph.element_types import holding
 from tensornet.models.blocks import ACTIVATIONS, feed_forward
 from tensornet.ops.table import Element
 from tensornet.protocol import load_backend
-from tensornet.weights.ranks import choose_ranks
+from tensornet.weights.factorizations import choose_ranks
 
 from . import oracle
 from .conftest import examples, sampled

@@ -18,7 +18,7 @@ from ..protocol import backend_of
 from ..runtime.compiling import compile, to_backend
 from ..runtime.executable import wrong_names
 from ..weights.equations import Modes
-from ..weights.ranks import Rank
+from ..weights.factorizations import Rank
 from ..weights.substitution import replaced, substitute
 from .compressed import file_of, networks, read_arrays, write_arrays
 from .levels import check_rank, dims_of

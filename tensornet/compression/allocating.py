@@ -14,8 +14,7 @@ from ..codec import Part, Text, document, read, write
 from ..display import Filled, columns, printable, rounded, table, wrapped
 from ..errors import ShapeError, checked_call, checked_number, names_in
 from ..weights.equations import checked_modes, rounding_of
-from ..weights.factorizations import SHARING, form_named
-from ..weights.ranks import Rank
+from ..weights.factorizations import SHARING, Rank, form_named
 from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level
 
 LEAST = 1e-6

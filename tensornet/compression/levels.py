@@ -27,8 +27,7 @@ from ..graph.leaves import Leaf
 from ..protocol import Backend, backend_of
 from ..sizes import evaluate
 from ..weights.equations import CODES, MIXED, WIDTHS, Formed, Modes, formed, rounding_of
-from ..weights.factorizations import FACTORIZATIONS
-from ..weights.ranks import Rank
+from ..weights.factorizations import FACTORIZATIONS, Rank
 from ..weights.substitution import substitute
 
 Dims: TypeAlias = tuple[tuple[int, ...], ...]

@@ -430,7 +430,7 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
     plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
     if reader.op not in JOINED and "fill" not in reader.attributes:
-        return plain or not is_kernel(child) or any(isinstance(entry, Gather) for entry in entries)
+        return plain or not child.function.is_kernel or any(isinstance(entry, Gather) for entry in entries)
     told = {*axes_of(child.result)} <= {*axes_of(tuple(entries))}
     return child.op == "copy" and "fill" not in child.attributes and plain and told
 
@@ -451,12 +451,7 @@ def is_position_operand(reader: Node, child: Node) -> bool:
     """Whether a node is an operand that gives positions to a kernel, which takes them as they are written, or a part
     of these positions."""
     is_operand = is_position(child) and any(each.node is child for each in reader.operands)
-    return is_operand and (is_kernel(reader) or is_position(reader))
-
-
-def is_kernel(each: Node) -> bool:
-    """Whether a node is a kernel: a function that users do not write."""
-    return each.function.is_kernel
+    return is_operand and (reader.function.is_kernel or is_position(reader))
 
 
 def _moved_axis(entry: Affine | Gather) -> int:

@@ -24,7 +24,7 @@ from ..errors import ShapeError
 from ..graph.element_types import of_leaf
 from ..graph.graph import Apply
 from ..graph.shape_inference import Axis, Dim, dim_size, size_expression
-from ..ir.equations import Written, hints, is_kernel, parted, size_of
+from ..ir.equations import Written, hints, parted, size_of
 from ..ir.node import Affine, Node, axes_of
 from ..ir.positions import ones_of
 from ..ir.rewriting import Program
@@ -408,7 +408,7 @@ class Lines(Written):
 
         Such a node is laid out as it is declared.
         """
-        kernels = [reader for reader in readers if is_kernel(reader)]
+        kernels = [reader for reader in readers if reader.function.is_kernel]
         split = kernels and bool(parted(each, self.same))
         return (
             split

@@ -36,11 +36,12 @@ from .factorizations import (
     Factor,
     Factored,
     Factorization,
+    Rank,
+    check_sizes,
     factored,
     form_named,
     tensorize,
 )
-from .ranks import Rank, check_sizes
 from .sizes import ModelSizes
 
 KEPT = "base"

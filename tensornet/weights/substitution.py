@@ -22,7 +22,7 @@ from ..language.expression import fresh, sized_by_name
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, size_names
 from .equations import KEPT, Form, Modes, Weight, Weights
-from .ranks import Rank
+from .factorizations import Rank
 
 
 @of_graph

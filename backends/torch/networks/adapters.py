@@ -24,7 +24,7 @@ from tensornet.protocol import load_backend
 from tensornet.runtime.initial_values import init
 from tensornet.sizes import evaluate
 from tensornet.weights.equations import Modes, formed, shared_names
-from tensornet.weights.ranks import Rank
+from tensornet.weights.factorizations import Rank
 from tensornet.weights.substitution import substitute
 
 from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, detach, form_of, kind_of

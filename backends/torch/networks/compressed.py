@@ -25,7 +25,7 @@ from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.metrics import no_batches
 from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
-from tensornet.weights.ranks import Rank
+from tensornet.weights.factorizations import Rank
 
 from .factorized import CONVOLUTION, EMBEDDING, LINEAR, TURNED, Kind, factorize, form_of, splits_output
 from .holdings import Holding, finite, holdings_of

@@ -15,8 +15,7 @@ from tensornet.errors import EquationError, ShapeError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph
 from tensornet.weights.equations import LETTERS, Modes, bits_of_ranks, formed, rounding_of
-from tensornet.weights.factorizations import Factor, Factored
-from tensornet.weights.ranks import Rank
+from tensornet.weights.factorizations import Factor, Factored, Rank
 
 from ..module import held_value
 from ..module import make as module_of
