@@ -985,8 +985,8 @@ def test_linear_layers_take_the_fastest_way(
         with torch.no_grad():
             assert torch.allclose(layer(rows), wanted, atol=1e-5)
             assert torch.allclose(copy.deepcopy(layer)(rows), wanted, atol=1e-5)
-    assert measured == [2, 2]  # of six rows and of three, and equal layers take the same
-    assert (layer._columns._found is None) == (fastest == 0)
+    assert measured == [2, 2, 2]  # of six rows, three and one, and equal layers take the same
+    assert (layer._wholes["weight"].kept._found is None) == (fastest == 0)
     for each in layer.parameters():
         each.data.mul_(1.5)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.allocating import Allocation, Curve, Options, Whole
+from tensornet.compression.allocating import Allocation, Allotted, Curve, Options, Whole
 from tensornet.compression.compressed import INT8, Compressed
 from tensornet.compression.compressing import Factors, Trial, best, held_out, lost_by
 from tensornet.compression.levels import BYTES, Candidate, Level, cost_of
@@ -37,17 +37,23 @@ from .saving import copied, saves_itself
 Module: TypeAlias = torch.nn.Module
 
 
-def _made(module: Module, options: Options, allocation: Allocation, factors: Factors) -> Compressed:
-    """A copy of a network with factors in the place of weights."""
-    network = copied(module)
-    for each in holdings_of(network, options.include, options.exclude):
-        if each.path in factors:
-            level = allocation.weights[each.path]
-            _put(each, *level, options.modes, factors[each.path], options.activations)
+def _made(module: Module, allocation: Allocation, factors: Factors, activations: str | None) -> Module:
+    """A copy of a network with factors in the place of weights.
+
+    Raises:
+        EquationError: the network lacks the weights of the allocation.
+    """
+    network, rows = opened(copied(module)), {row.path: row for row in allocation.rows if row.level.method}
+    for each in holdings_of(network, list(rows), ()) if rows else ():
+        row = rows[each.path]
+        if each.shape != row.shape:
+            what = f"'{each.path}' has shape {each.shape}, not {row.shape}"
+            raise EquationError(what, fix="give a module of the structure that was compressed")
+        _put(each, *allocation.weights[each.path], allocation.modes, factors[each.path], activations)
     network = closed(network)
-    if factors:
-        saves_itself(network, functools.partial(_write, allocation, options.activations), INSTEAD)
-    return Compressed(network, None, allocation, activations=options.activations)
+    if rows:
+        saves_itself(network, functools.partial(_write, allocation, activations), INSTEAD)
+    return network
 
 
 def _results(module: Module, batches: Sequence[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -107,9 +113,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         ShapeError: no batches tell what a call costs, or a batch does not fit the network.
         DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
-    network, kind = copied(module), options.budget.kind
-    before = [*zip(tensors_of(network), tensors_of(module), strict=True)]
-    network = opened(network)
+    network, kind = opened(copied(module)), options.budget.kind
     _check_values(network)
     holdings = finite(holdings_of(network, options.include, options.exclude))
     held = list[Any]()
@@ -118,9 +122,12 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         for each in holdings:
             each.moments.has_inputs = kind != BYTES
         calibrate_by(network, holdings, batches)
-        if is_written(network, before):
-            network = opened(copied(module))
-            holdings = unwritten(holdings, holdings_of(network, options.include, options.exclude))
+        ran, network = holdings, opened(copied(module))  # calls may write to a network
+        holdings = finite(holdings_of(network, options.include, options.exclude))
+        for each, run in zip(holdings, ran, strict=True):
+            each.rows, each.moments = run.rows, run.moments
+            if not torch.equal(*(one.weight.nan_to_num() for one in (each, run))):
+                each.stays = "the network writes to it, which factors would lose"
     if kind in ("flops", "seconds"):
         holdings = _cheaper(holdings, options, calibrate)
     ways = _weighed(holdings, kind, calibrate is not None)
@@ -131,7 +138,12 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     whole = None if kind in ("flops", "seconds") else total
     has_moments = kind == BYTES and any(each.moments.total for each in holdings)
     trial = Trial(
-        functools.partial(_made, network, options),
+        lambda allocation, factors: Compressed(
+            _made(network, allocation, factors, options.activations),
+            None,
+            allocation,
+            activations=options.activations,
+        ),
         lambda small: lost_by(zip(*(_results(each, held) for each in (network, small.model)), strict=True)),
         functools.partial(_measured, network, held) if has_moments else None,
     )
@@ -195,31 +207,22 @@ def restored(module: Module, allocation: Allocation, activations: str | None, pa
     """
     from safetensors.torch import load_model
 
-    network, weights = opened(copied(module)), allocation.weights
-    holdings = {each.path: each for each in holdings_of(network, list(weights), ())} if weights else {}
-    shapes_of = {row.path: row.shape for row in allocation.rows}
-    for name in weights:
-        if holdings[name].shape != shapes_of[name]:
-            fix = "give a module of the structure that was compressed"
-            raise EquationError(f"'{name}' has shape {holdings[name].shape}, not {shapes_of[name]}", fix=fix)
-    for name, (method, rank) in weights.items():
-        form = formed(holdings[name].dims, method, rank, allocation.modes)
-        zeros = {
-            factor.name: torch.zeros(
-                shape, dtype=torch.int8 if factor.name.endswith(CODES) else torch.float32
-            )
-            for factor, shape in zip(form.product.factors, form.shapes, strict=True)
-        }
-        _put(holdings[name], method, rank, allocation.modes, zeros, activations)
-    network = closed(network)
+    zeros = {row.path: _zeros(row, allocation.modes) for row in allocation.rows if row.level.method}
+    network = _made(module, allocation, zeros, activations)
     try:
         load_model(network, path)
     except RuntimeError as error:
         fix = "give a module of the structure that was compressed"
         raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
-    if weights:
-        saves_itself(network, functools.partial(_write, allocation, activations), INSTEAD)
     return network
+
+
+def _zeros(row: Allotted, modes: Modes | None) -> dict[str, torch.Tensor]:
+    """The factors of a weight, all 0."""
+    form = formed(tuple((size,) for size in row.shape), str(row.level.method), row.level.rank, modes)
+    types = {True: torch.int8, False: torch.float32}
+    pairs = zip(form.product.factors, form.shapes, strict=True)
+    return {each.name: torch.zeros(shape, dtype=types[each.name.endswith(CODES)]) for each, shape in pairs}
 
 
 INSTEAD = 'found.save("small.safetensors") of what tensornet.compress returned'
@@ -260,41 +263,6 @@ def _put(
 
 UNCALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
 """The projection of the results of attention, which is not called: a function reads its weight."""
-
-
-def tensors_of(network: torch.nn.Module) -> list[torch.Tensor]:
-    return [*network.parameters(), *network.buffers()]
-
-
-def is_written(network: torch.nn.Module, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-    """Whether calls of a network wrote to its parameters or buffers, or replaced some.
-
-    Args:
-        network: the network.
-        pairs: what it held before, and the same tensors of the network that it is a copy of.
-    """
-    is_other = {*map(id, tensors_of(network))} != {id(now) for now, _ in pairs}
-    return is_other or not all(_is_same(*pair) for pair in pairs)
-
-
-def _is_same(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """Whether two tensors are equal. What is not a number is equal to all."""
-    return now.shape == before.shape and bool(((now == before) | (now != now)).all())
-
-
-def unwritten(run: Sequence[Holding], fresh: Sequence[Holding]) -> list[Holding]:
-    """Weights as they were before calls, which stay dense if these wrote to them.
-
-    Args:
-        run: the weights after calls, with what was recorded.
-        fresh: those of another copy of the network.
-    """
-    known = {each.path: each for each in fresh}
-    found = [replace(each, weight=known[each.path].weight, holders=known[each.path].holders) for each in run]
-    for before, after in zip(found, run, strict=True):
-        if not _is_same(after.weight, before.weight):
-            before.stays = "the network writes to it, which factors would lose"
-    return found
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -127,21 +127,15 @@ class Whole:
     def extra_repr(self) -> str:
         """The module's own text, and the equations of its weights, where these are only their factors."""
         module: Any = self
-        own: str = super().extra_repr()  # type: ignore[misc]
-        wholes = (
-            (whole, name) for name, (whole, *_) in module._wholes.items() if name not in module._parameters
-        )
-        return ", ".join(
-            each for each in (own, *(str(whole.graph.equations[-1]) for whole, _ in wholes)) if each
-        )
+        wholes = (each for name, each in module._wholes.items() if name not in module._parameters)
+        texts = super().extra_repr(), *(str(each.program.graph.equations[-1]) for each in wholes)  # type: ignore[misc]
+        return ", ".join(filter(None, texts))
 
     def train(self, mode: bool = True) -> Any:
         """Training mode, or evaluation mode. What was kept is made again."""
         module: Any = self
-        for *_, kept in module._wholes.values():
-            kept.clear()
-        if "_columns" in module.__dict__:
-            module._columns.clear()
+        for each in module._wholes.values():
+            each.kept.clear()
         return super().train(mode)  # type: ignore[misc]
 
 
@@ -152,104 +146,93 @@ class Factorized(Whole):
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the layer, through its factors if its `forward` is the standard one, else with its weight."""
-        module: Any = self
-        direct = _DIRECT.get(module._kind.name) if module._is_plain else None
-        if direct is not None and len(args) == 1 and not kwargs:
-            return direct(module, args[0])
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
+        """The result of the layer in the fastest way if its `forward` is the standard one, else with its weight."""
+        held = self.__dict__
+        if len(args) != 1 or kwargs or held["_run"] is None:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        x = args[0]
+        if held["training"] or torch.is_grad_enabled() or is_recorded():  # which may be at other sizes
+            return held["_usual"](self, x)
+        return held["_faster"].get(x.numel().bit_length(), _measured)(self, x)
 
 
-def _rounded(module: Any) -> torch.Tensor | None:
-    """The weight of a layer that is rounded without ranks, made at its last change; else None."""
-    return None if module._lone is None else module._modules[module._place]._modules[module._lone].forward()
-
-
-def _linear(module: Any, x: Any) -> Any:
-    """A linear layer; on the CPU without gradients in the fastest way, by the clock at about so many rows."""
-    held = module.__dict__
-    is_bare = not (torch.is_grad_enabled() or module.training or is_recorded())  # which may be at other sizes
-    if not is_bare or (held["_lone"] is not None and "_integers" not in held):
-        return _as_it_is(module, x)
-    size = x.numel()
-    way = held["_faster"].get(size.bit_length(), _measured)
-    takes = size and x.ndim > 1 and is_eager(x)
-    return (way if takes else _as_it_is)(module, x)
-
-
-def _measured(module: Any, x: Any) -> Any:
-    """The fastest way of a linear layer at about so many rows, and what it makes."""
-    size, ways = x.numel().bit_length(), [_as_it_is]
-    if x.is_cpu and "weight" not in module._parameters:
-        integers = module.__dict__.get("_integers")
-        if module._lone is None and module.weight.numel() <= MOST:
-            ways.append(_by_whole)
-        if integers is not None and integers.may_pay(x.numel() // x.shape[-1]):
-            ways.append(_by_integers)
-    alike = size, x.dtype, module._kind, module._lone, *(each.shape for each in tensors_in(module))
-    way = module._faster[size] = fastest(ways, lambda each: each(module, x), alike)
-    if _by_whole not in module._faster.values():
-        module._columns.clear()
-    return way(module, x)
-
+Way: TypeAlias = Callable[[Any, Any], Any]
+"""Computes the result of a layer from the input."""
 
 MOST = 1 << 22
 """The most elements of a weight that is kept beside its factors: by larger ones factors are faster."""
 
 
-def _by_integers(module: Any, x: Any) -> Any:
-    """By kernels that round inputs, where these take them."""
-    made = module.__dict__["_integers"].linear(module, x)
-    return _as_it_is(module, x) if made is None else made
+def _measured(module: Any, x: Any) -> Any:
+    """The fastest way at about so many rows, by the clock on the CPU, and what it makes."""
+    size, usual = x.numel(), module._usual
+    if not size or not x.is_cpu or not is_eager(x):
+        return usual(module, x)
+    ways, integers = [usual], module.__dict__.get("_integers")
+    if usual is _by_factors and "weight" not in module._parameters and module.weight.numel() <= MOST:
+        ways.append(_by_whole)
+    if integers is not None and integers.may_pay(size // x.shape[-1]):
+        ways.append(_by_integers)
+    alike = size.bit_length(), x.dtype, module._kind, usual, *(each.shape for each in tensors_in(module))
+    way = module._faster[size.bit_length()] = fastest(ways, lambda each: each(module, x), alike)
+    if _by_whole not in module._faster.values():
+        module._wholes["weight"].kept.clear()
+    return way(module, x)
+
+
+def _by_factors(module: Any, x: Any) -> Any:
+    """By the factors."""
+    return module._run(module, x, None)
 
 
 def _by_whole(module: Any, x: Any) -> Any:
-    """By the whole weight of factors, which is kept."""
+    """By the whole weight, which calls without gradients keep."""
+    lone = module._wholes["weight"].lone
+    whole = (
+        _kept(module, "weight") if lone is None else module._modules[module._place]._modules[lone].forward()
+    )
+    return module._run(module, x, whole)
 
-    def make() -> torch.Tensor:
-        return by_columns(module.weight.mT if module._kind == TURNED else module.weight)
 
-    whole = module._columns.read(tensors_in(module._modules[module._place]), False, make)
-    return torch.nn.functional.linear(x if x.ndim == 2 else x.contiguous(), whole, module.bias)
+def _by_integers(module: Any, x: Any) -> Any:
+    """By kernels that round inputs, where these take them."""
+    made = module.__dict__["_integers"].linear(module, x) if is_eager(x) else None
+    return module._usual(module, x) if made is None else made
 
 
-def _as_it_is(module: Any, x: Any) -> Any:
-    """By what the layer holds: the factors, or a weight that is rounded without ranks."""
-    if (whole := _rounded(module)) is not None:
-        # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
-        x = x if x.ndim == 2 else x.contiguous()
-        whole = whole.mT if module._kind.name == TURNED.name else whole
-        held = module._parameters  # which take less time to read than attributes; replicas have none
-        bias = held["bias"] if held else module.bias
-        return torch.nn.functional.linear(x, whole, bias)
-    held, weight = module._modules[module._place], module._parameters.get("weight")
-    if weight is None and module._is_low_rank and not torch.is_grad_enabled():
-        parts = held._modules
-        u, v = (parts[name].forward() if name in parts else getattr(held, name) for name in "UV")
-        last, first = (v.mT, u.mT) if module._kind.name == TURNED.name else (u, v)
-        given = (x, u, v) if module.bias is None else (x, u, v, module.bias)
-        if is_eager(*given) and x.ndim > 1 and x.shape[-1] == first.shape[1] and x.device == u.device:
-            linear = torch.nn.functional.linear
-            return linear(linear(x, first), last, module.bias)
-    found = held(x)
+def _linear(module: Any, x: Any, whole: torch.Tensor | None) -> Any:
+    linear, held = torch.nn.functional.linear, module._parameters
+    bias = held["bias"] if held else module.bias  # replicas have no parameters
+    is_turned = module._kind.name == TURNED.name
+    # rows that do not lie one after another are multiplied in two steps, if nothing needs gradients
+    x = x if x.ndim == 2 else x.contiguous()
+    if whole is not None:
+        return linear(x, whole.mT if is_turned else whole, bias)
+    factors, weight = module._modules[module._place], held.get("weight")
+    own = bias if weight is None else None
+    if module._is_low_rank:
+        u, v = (held_value(getattr(factors, name)) for name in "UV")
+        last, first = (v.mT, u.mT) if is_turned else (u, v)
+        found = linear(linear(x, first), last, own)
+    else:
+        found = factors(x)
+        found = found if own is None else found + own.to(found.dtype)
     if weight is None:
-        return found if module.bias is None else found + module.bias.to(found.dtype)
-    y = torch.nn.functional.linear(x, weight.mT if module._kind == TURNED else weight, module.bias)
+        return found
+    y = linear(x, weight.mT if is_turned else weight, bias)
     return y.add(found.to(y.dtype), alpha=module._scale)
 
 
-def _embedding(module: Any, x: Any) -> Any:
-    whole = _rounded(module)
+def _embedding(module: Any, x: Any, whole: torch.Tensor | None) -> Any:
     found = module._modules[module._place](x) if whole is None else torch.nn.functional.embedding(x, whole)
     if module.padding_idx is None:
         return found
     return torch.where((x == module.padding_idx)[..., None], module.padding_row, found)
 
 
-def _convolution(module: Any, x: Any) -> Any:
+def _convolution(module: Any, x: Any, whole: torch.Tensor | None) -> Any:
     """A convolution with fewer channels, then a pointwise one to all output channels. A pointwise one may come before
     it. All groups share the kernels except the last."""
-    whole = _rounded(module)
     kernels = module._modules[module._place]() if whole is None else whole
     if isinstance(kernels, torch.Tensor):
         return _convolved(module, x, kernels, module.bias)
@@ -272,60 +255,79 @@ def _convolved(module: Any, x: Any, kernel: Any, bias: Any) -> Any:
     return torch.conv2d(x.mT, kernel.mT, bias, turned[0], turned[1], turned[2], module.groups).mT
 
 
-_DIRECT: dict[str, Callable[[Any, Any], Any]] = {
-    LINEAR.name: _linear,
-    TURNED.name: _linear,
-    EMBEDDING.name: _embedding,
-    CONVOLUTION.name: _convolution,
-}
+_RUN = {LINEAR: _linear, TURNED: _linear, EMBEDDING: _embedding, CONVOLUTION: _convolution}
+"""The functions that compute a layer from its input, and from its whole weight or, without one, from its factors."""
+
+
+class _Made(NamedTuple):
+    """How the weight of a module is made.
+
+    Attributes:
+        program: multiplies the factors.
+        place: the name of the submodule that holds them.
+        blank: a tensor of the shape of the weight; None where calls read the weight as a whole.
+        lone: the name of the one factor, if the weight is only rounded.
+        kept: the weight, in calls without gradients.
+    """
+
+    program: Any
+    place: str
+    blank: torch.Tensor | None
+    lone: str | None
+    kept: Kept[torch.Tensor]
 
 
 def _whole_of(module: Any, parameter: str) -> torch.Tensor:
     """The weight of a layer, computed from its factors."""
-    whole, place, *_ = module._wholes[parameter]
-    factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in whole.graph.inputs]
-    made: torch.Tensor = whole(*factors)
-    array = made.to(factors[0].dtype).contiguous()  # as a parameter is, under autocast too
-    is_rows = parameter == EMBEDDING.parameter and module.__dict__.get("_kind") == EMBEDDING
-    if is_rows and module.padding_idx is not None:
+    program, place, _, lone, _ = module._wholes[parameter]
+    factors = [held_value(getattr(module._modules[place], leaf.name)) for leaf in program.graph.inputs]
+    array: torch.Tensor = factors[0]
+    if lone is None:
+        array = program(*factors).to(array.dtype).contiguous()  # as a parameter is, under autocast too
+    kind = module.__dict__.get("_kind")
+    if kind == EMBEDDING and parameter == kind.parameter and module.padding_idx is not None:
         is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
         array = torch.where(is_padding[:, None], module.padding_row, array)
     base: torch.Tensor | None = module._parameters.get(parameter)
     return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
 
 
+def _kept(module: Any, parameter: str) -> torch.Tensor:
+    """The same; calls without gradients keep it while no factor changes, if it is read again."""
+    if torch.is_grad_enabled() or is_recorded():
+        return _whole_of(module, parameter)
+    held = module.__dict__
+    _, place, _, lone, known = held["_wholes"][parameter]
+    base = held["_parameters"].get(parameter), held["_buffers"].get("padding_row")
+    tensors = [*tensors_in(held["_modules"][place]), *(each for each in base if each is not None)]
+    if torch.is_autocast_enabled(tensors[0].device.type):
+        return _whole_of(module, parameter)
+
+    def make() -> torch.Tensor:
+        made = _whole_of(module, parameter)
+        return by_columns(made) if lone is None and held.get("_kind") == LINEAR else made
+
+    found: torch.Tensor = known.read_again(tensors, held["training"], make)
+    return found
+
+
 def _weight_of(parameter: str) -> property:
     """A property: the weight of a layer, computed from its factors. As a parameter is, it is read only when used."""
-
-    def kept(module: Any) -> torch.Tensor:
-        """The same; calls without gradients keep it while no factor changes, if it is read again."""
-        if torch.is_grad_enabled() or is_recorded():
-            return _whole_of(module, parameter)
-        held = module.__dict__
-        _, place, _, known = held["_wholes"][parameter]
-        base = held["_parameters"].get(parameter), held["_buffers"].get("padding_row")
-        tensors = [*tensors_in(held["_modules"][place]), *(each for each in base if each is not None)]
-        if torch.is_autocast_enabled(tensors[0].device.type):
-            return _whole_of(module, parameter)
-        made: torch.Tensor = known.read_again(
-            tensors, held["training"], functools.partial(_whole_of, module, parameter)
-        )
-        return made
 
     def read(module: Any) -> torch.Tensor:
         if parameter not in module.__dict__.get("_wholes", ()):
             raise AttributeError(parameter)
-        _, place, blank, _ = module._wholes[parameter]
+        _, place, blank, *_ = module._wholes[parameter]
         if blank is None or is_recorded():
-            return kept(module)
+            return _kept(module, parameter)
 
         def like() -> torch.Tensor:
             base: torch.Tensor | None = module._parameters.get(parameter)
             return base if base is not None else next(module._modules[place].parameters())
 
         if module.__dict__.get("_kind", _NONE).parameter == parameter:  # whose calls need no whole weight
-            return Lazy.of(blank, functools.partial(kept, module), like)
-        made = kept(module)
+            return Lazy.of(blank, functools.partial(_kept, module, parameter), like)
+        made = _kept(module, parameter)
         return Lazy.of(blank, lambda: made, like)
 
     return property(read)
@@ -450,7 +452,7 @@ def attach(
     module: Any, kind: Kind, form: Form, factors: Mapping[str, Held], besides: Any, place: str
 ) -> None:
     """Gives a module a submodule with factors, under the name `place`, and the mixin that computes with them."""
-    plain = type(module).forward in _PLAIN or kind == TURNED
+    is_plain = type(module).forward in _PLAIN or kind == TURNED
     shape = module._parameters[kind.parameter].shape
     blank = None if isinstance(module, READING) else torch.empty(shape, device="meta")
     # its factors are inputs, because another module holds them and may change them
@@ -468,16 +470,15 @@ def attach(
     besides = former if besides is Whole else besides
     module.__class__ = _class_of(besides, base, (*names, kind.parameter))
     module.add_module(place, run)
-    module.__dict__.setdefault("_wholes", {})[kind.parameter] = whole, place, blank, Kept[torch.Tensor]()
-    lone = next(
-        (name for name, each in factors.items() if isinstance(each, Rounded) and len(factors) == 1), None
-    )
+    *others, last = factors.items()
+    lone = None if others or not isinstance(last[1], Rounded) else last[0]
+    made = _Made(whole, place, blank, lone, Kept[torch.Tensor]())
+    module.__dict__.setdefault("_wholes", {})[kind.parameter] = made
     if not kind.is_whole:
-        is_low_rank = factors.keys() == {*"UV"}
-        module.__dict__.update(
-            _kind=kind, _is_plain=plain, _place=place, _lone=lone, _is_low_rank=is_low_rank
-        )
-        module.__dict__.update(_faster={}, _columns=Kept[torch.Tensor]())
+        is_matrices = factors.keys() == {*"UV"} and all(each.ndim == 2 for each in numbers.values())
+        usual = _by_factors if lone is None else _by_whole
+        own = {"_run": _RUN[kind] if is_plain else None, "_usual": usual, "_is_low_rank": is_matrices}
+        module.__dict__.update(own, _kind=kind, _place=place, _faster={})
 
 
 def detach(module: Any) -> None:
@@ -486,7 +487,7 @@ def detach(module: Any) -> None:
     others = tuple(name for name in names if name != module._kind.parameter)
     module.__class__ = _class_of(Whole, base, others) if others else base
     del module._modules[module._place], module._wholes[module._kind.parameter]
-    own = "_kind", "_is_plain", "_place", "_lone", "_is_low_rank", "_faster", "_columns"
+    own = "_run", "_usual", "_is_low_rank", "_kind", "_place", "_faster"
     for name in (*own, *(() if others else ("_wholes",))):
         del module.__dict__[name]
 

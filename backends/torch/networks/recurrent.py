@@ -333,7 +333,7 @@ def _is_mixed(tensor: torch.Tensor) -> bool:
 
 def _is_product(layer: Any) -> bool:
     """Whether the weight of a layer is made of factors."""
-    return isinstance(layer, Factorized) and layer._lone is None  # type: ignore[attr-defined]
+    return isinstance(layer, Factorized) and layer._wholes["weight"].lone is None  # type: ignore[attr-defined]
 
 
 def _loop(ih: Any, hh: Any, w: torch.Tensor, u: torch.Tensor) -> _Loop:

@@ -89,10 +89,10 @@ class Kept(Generic[T]):
         key = state_of(tensors)
         if key is None or (is_training and not is_on_cpu(tensors)):
             return make()
-        if (found := self._found) is not None:
-            former, views, values, made, version = found
-            same = former == key and values == [each.tobytes() for each in views]
-            if same and version == _version(made):
+        if (found := self._found) is not None and found[0] == key:
+            _, views, values, made, version = found
+            is_same = version is None or version == made._version  # type: ignore[attr-defined]
+            if is_same and values == [each.tobytes() for each in views]:
                 return made
         views = [_elements(each) for each in tensors if each.is_cpu]
         values = [each.tobytes() for each in views]  # before, as other threads may write
@@ -112,10 +112,11 @@ class Kept(Generic[T]):
 def state_of(tensors: Sequence[torch.Tensor]) -> Any:
     """A key of some tensors and their versions; None if they have none, as those made in inference mode."""
     try:
-        versions = [(id(each), each._version, each.data_ptr()) for each in tensors]
+        found = [(id(each), each._version, each.data_ptr()) for each in tensors]
     except RuntimeError:  # inference tensors count no versions
         return None
-    return torch.is_inference_mode_enabled(), STEPS[0], versions
+    found.append((STEPS[0], torch.is_inference_mode_enabled(), 0))
+    return found
 
 
 def _version(made: Any) -> int | None:
@@ -127,13 +128,13 @@ def _version(made: Any) -> int | None:
 def tensors_in(module: torch.nn.Module) -> list[torch.Tensor]:
     """The parameters and buffers of a module."""
     parts, found = [module], list[torch.Tensor | None]()
-    for each in parts:  # grows
-        held = each.__dict__
-        found += held["_parameters"].values()
-        found += held["_buffers"].values()
-        if "_former_parameters" in held:  # of replicas
-            found += held["_former_parameters"].values()
-        parts += held["_modules"].values()
+    for part in parts:  # grows
+        held = part.__dict__
+        for name in ("_parameters", "_buffers", "_former_parameters"):  # the last is of replicas
+            if each := held.get(name):
+                found += each.values()
+        if more := held["_modules"]:
+            parts += more.values()
     return [each for each in found if each is not None]
 
 
@@ -250,14 +251,14 @@ def _are_there(tensors: Sequence[torch.Tensor]) -> bool:
 def _matrices(layer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The codes, and the scale of each row, of the matrices that a layer multiplies by one after another."""
     held, is_turned = layer._modules[layer._place]._modules, layer._kind.columns == (0,)
-    if layer._lone is None:  # scales of ranks are those of rows of the first
+    if (lone := layer._wholes["weight"].lone) is None:  # scales of ranks are those of rows of the first
         u, v = held["U"], held["V"]
         first, last = (u.codes.mT, v.codes.mT) if is_turned else (v.codes, u.codes)
         scale = u.scale * v.scale
         # what the first makes is as large as inputs, since small numbers lose their digits
         size = (first * scale[:, None]).square().sum(1).mean().sqrt().clamp(min=torch.finfo(scale.dtype).tiny)
         return [(first, scale / size), (last, size.expand(len(last)))]
-    whole = held[layer._lone]
+    whole = held[lone]
     if is_turned or whole.scale.numel() != len(whole.codes):
         return [_by_row(whole().mT if is_turned else whole())]
     return [(whole.codes, whole.scale)]
