@@ -208,9 +208,8 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     if module is None:
         fix = "give module=, one of the structure before, as AutoModel.from_config(config) makes it"
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
-    activations = metadata.get("activations")
-    model = networks(module).restored(module, allocation, activations, str(path))
-    return Compressed(model, None, allocation, activations=activations)
+    made: Compressed = networks(module).restored(module, allocation, metadata.get("activations"), str(path))
+    return made
 
 
 def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:

@@ -37,7 +37,7 @@ from .saving import copied, saves_itself
 Module: TypeAlias = torch.nn.Module
 
 
-def _made(module: Module, allocation: Allocation, factors: Factors, activations: str | None) -> Module:
+def _made(module: Module, allocation: Allocation, factors: Factors, activations: str | None) -> Compressed:
     """A copy of a network with factors in the place of weights.
 
     Raises:
@@ -53,7 +53,7 @@ def _made(module: Module, allocation: Allocation, factors: Factors, activations:
     network = closed(network)
     if rows:
         saves_itself(network, functools.partial(_write, allocation, activations), INSTEAD)
-    return network
+    return Compressed(network, None, allocation, activations=activations)
 
 
 def _results(module: Module, batches: Sequence[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -120,14 +120,14 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))
         for each in holdings:
-            each.moments.has_inputs = kind != BYTES
+            each.has_inputs = kind != BYTES
         calibrate_by(network, holdings, batches)
-        ran, network = holdings, opened(copied(module))  # calls may write to a network
-        holdings = finite(holdings_of(network, options.include, options.exclude))
-        for each, run in zip(holdings, ran, strict=True):
-            each.rows, each.moments = run.rows, run.moments
-            if not torch.equal(*(one.weight.nan_to_num() for one in (each, run))):
+        network = opened(copied(module))  # calls may have written to the other one
+        fresh = finite(holdings_of(network, options.include, options.exclude))
+        for each, own in zip(holdings, fresh, strict=True):
+            if not torch.equal(*(one.weight.nan_to_num() for one in (each, own))):
                 each.stays = "the network writes to it, which factors would lose"
+            each.weight, each.holders = own.weight, own.holders
     if kind in ("flops", "seconds"):
         holdings = _cheaper(holdings, options, calibrate)
     ways = _weighed(holdings, kind, calibrate is not None)
@@ -136,14 +136,9 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     total = sum(each.numel() * each.element_size() for each in weights) if kind == BYTES else count
     cost = cost_of(kind, load_backend("torch"), device, options.modes)
     whole = None if kind in ("flops", "seconds") else total
-    has_moments = kind == BYTES and any(each.moments.total for each in holdings)
+    has_moments = kind == BYTES and any(each.total for each in holdings)
     trial = Trial(
-        lambda allocation, factors: Compressed(
-            _made(network, allocation, factors, options.activations),
-            None,
-            allocation,
-            activations=options.activations,
-        ),
+        lambda allocation, factors: _made(network, allocation, factors, options.activations),
         lambda small: lost_by(zip(*(_results(each, held) for each in (network, small.model)), strict=True)),
         functools.partial(_measured, network, held) if has_moments else None,
     )
@@ -155,9 +150,9 @@ def _weighed(holdings: Sequence[Holding], kind: str, is_calibrated: bool) -> Ite
     plain = [each.candidate() for each in holdings]
     pairs = [*zip(holdings, plain, strict=True)] if is_calibrated else []
     if pairs and kind != BYTES:
-        yield [each.moments.weighed(one, False) for each, one in pairs]
+        yield [each.weighed(one, False) for each, one in pairs]
     if pairs and kind != "error":
-        by_output = [each.moments.weighed(one, True) for each, one in pairs]
+        by_output = [each.weighed(one, True) for each, one in pairs]
         most = max((each.scale for each in by_output if each.metric), default=1.0)
         yield [each if each.metric else replace(each, scale=most) for each in by_output]
     if not pairs or kind != "error":
@@ -199,7 +194,7 @@ def _cheaper(holdings: Sequence[Holding], options: Options, calibrate: Any) -> l
     return found
 
 
-def restored(module: Module, allocation: Allocation, activations: str | None, path: str) -> Module:
+def restored(module: Module, allocation: Allocation, activations: str | None, path: str) -> Compressed:
     """A copy of a network with factors where an allocation has them, and all values from a safetensors file.
 
     Raises:
@@ -208,13 +203,13 @@ def restored(module: Module, allocation: Allocation, activations: str | None, pa
     from safetensors.torch import load_model
 
     zeros = {row.path: _zeros(row, allocation.modes) for row in allocation.rows if row.level.method}
-    network = _made(module, allocation, zeros, activations)
+    made = _made(module, allocation, zeros, activations)
     try:
-        load_model(network, path)
+        load_model(made.model, path)
     except RuntimeError as error:
         fix = "give a module of the structure that was compressed"
         raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
-    return network
+    return made
 
 
 def _zeros(row: Allotted, modes: Modes | None) -> dict[str, torch.Tensor]:
@@ -317,12 +312,10 @@ def calibrate_by(network: torch.nn.Module, holdings: Sequence[Holding], batches:
         raise no_batches()
     try:
         _recorded(network, holdings, batches, True)
-        return
     except (RuntimeError, ShapeError):  # while it runs, or in the backward pass
         for each in holdings:
-            each.rows = 0
-            each.moments.clear()
-    _recorded(network, holdings, batches, False)
+            each.clear()
+        _recorded(network, holdings, batches, False)
 
 
 def _recorded(

@@ -211,7 +211,7 @@ def _linear(module: Any, x: Any, whole: torch.Tensor | None) -> Any:
     factors, weight = module._modules[module._place], held.get("weight")
     own = bias if weight is None else None
     if module._is_low_rank:
-        u, v = (held_value(getattr(factors, name)) for name in "UV")
+        u, v = factors_of(module)
         last, first = (v.mT, u.mT) if is_turned else (u, v)
         found = linear(linear(x, first), last, own)
     else:
@@ -221,6 +221,12 @@ def _linear(module: Any, x: Any, whole: torch.Tensor | None) -> Any:
         return found
     y = linear(x, weight.mT if is_turned else weight, bias)
     return y.add(found.to(y.dtype), alpha=module._scale)
+
+
+def factors_of(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """U and V of a layer of low rank."""
+    held = layer._modules[layer._place]
+    return held_value(held.U), held_value(held.V)
 
 
 def _embedding(module: Any, x: Any, whole: torch.Tensor | None) -> Any:

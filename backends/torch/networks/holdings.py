@@ -35,70 +35,6 @@ OUTPUT_DAMPING = 2e-3
 """The damping where second moments of gradients weigh weights, which few directions dominate."""
 
 
-@dataclass(eq=False)
-class Moments:
-    """Sums over the calls of the layers that hold a weight.
-
-    Attributes:
-        inputs: Σ x·xᵀ, x what the weight is multiplied by.
-        both: Σ ‖g‖²·x·xᵀ and Σ ‖x‖²·g·gᵀ, g the gradient of the network's output by the result.
-        total: Σ ‖x‖²·‖g‖², the trace of each of `both`.
-        has_inputs: whether `inputs` are added up.
-    """
-
-    inputs: Sides = field(default_factory=dict)
-    both: Sides = field(default_factory=dict)
-    total: float = 0.0
-    has_inputs: bool = True
-
-    def clear(self) -> None:
-        """Forgets all."""
-        self.inputs, self.both, self.total = {}, {}, 0.0
-
-    def see(
-        self, module: Any, kind: Kind, x: torch.Tensor, y: torch.Tensor, kept: torch.Tensor | None
-    ) -> None:
-        """Adds what one call reads and makes, and the gradient of that when it comes.
-
-        Args:
-            module, kind: the layer.
-            x, y: its operand and its result.
-            kept: a mask of the first dimensions: which rows count.
-        """
-        is_kernel, shape = kind == CONVOLUTION, tuple(getattr(module, kind.parameter).shape)
-        columns = tuple(range(1, len(shape))) if is_kernel else (0,) if kind == EMBEDDING else kind.columns
-        outs = (0,) if is_kernel else tuple(n for n in range(len(shape)) if n not in columns)
-        x = x.detach()
-        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
-        rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
-        ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
-        if self.has_inputs:
-            _add(self.inputs, _second(rows, columns, shape, ones), count)
-
-        def back(gradient: torch.Tensor) -> None:
-            g, times = _rows(_channels_last(module, gradient) if is_kernel else gradient, kept)
-            ours = g.pow(2).sum(1)
-            theirs = rows.pow(2).sum(1) if ones is None else ones
-            read, weights = (rows * ours[:, None].sqrt(), None) if ones is None else (rows, ours)
-            _add(self.both, _second(read, columns, shape, weights), times)
-            _add(self.both, _second(g * theirs[:, None].sqrt(), outs, shape, None), times)
-            self.total += times * float((ours * theirs).double().sum())
-
-        if y.requires_grad:
-            y.register_hook(back)  # type: ignore[no-untyped-call]
-
-    def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
-        """The candidate weighed by inputs alone or by both; as it is if there were no calls."""
-        if not by_output:
-            metric = _metric(self.inputs, candidate.shape, DAMPING)
-            return candidate if metric is None else replace(candidate, metric=metric)
-        metric = _metric(self.both, candidate.shape, OUTPUT_DAMPING) if self.total else None
-        if metric is None:
-            return candidate
-        scale = metric.norm(numbers(candidate.array, candidate.path)) ** 2
-        return replace(candidate, metric=metric, scale=scale)
-
-
 def _metric(sides: Sides, shape: tuple[int, ...], damping: float) -> Metric | None:
     """The metric with these sides, scaled in place. All after the first are of trace 1, as is what dimensions without
     moments count.
@@ -180,14 +116,17 @@ Patterns: TypeAlias = str | Sequence[str]
 
 @dataclass(eq=False)
 class Holding:
-    """A weight, and the layers that hold it.
+    """A weight, the layers that hold it, and sums over their calls.
 
     Attributes:
         path: its first name.
         weight: the parameter.
         holders: the layers, with their kinds. Several if the weight is tied.
         rows: the number of rows of the result in the largest call.
-        moments: of what it is multiplied by, and of gradients.
+        inputs: Σ x·xᵀ, x what the weight is multiplied by.
+        both: Σ ‖g‖²·x·xᵀ and Σ ‖x‖²·g·gᵀ, g the gradient of the network's output by the result.
+        total: Σ ‖x‖²·‖g‖², the trace of each of `both`.
+        has_inputs: whether `inputs` are added up.
         stays: why it stays dense, if it has to.
     """
 
@@ -195,7 +134,10 @@ class Holding:
     weight: torch.nn.Parameter
     holders: list[tuple[Any, Kind]]
     rows: int = 0
-    moments: Moments = field(default_factory=Moments)
+    inputs: Sides = field(default_factory=dict)
+    both: Sides = field(default_factory=dict)
+    total: float = 0.0
+    has_inputs: bool = True
     stays: str = ""
 
     @property
@@ -218,14 +160,57 @@ class Holding:
         """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
+    def clear(self) -> None:
+        """Forgets all calls."""
+        self.rows, self.inputs, self.both, self.total = 0, {}, {}, 0.0
+
     def see(
         self, module: Any, kind: Kind, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None
     ) -> None:
-        """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
-        self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
-        if self.groups == 1:
-            is_masked = mask is not None and kind != CONVOLUTION and x.shape[: mask.ndim] == mask.shape
-            self.moments.see(module, kind, x, y, mask.bool() if mask is not None and is_masked else None)
+        """Adds what one call reads and makes, and the gradient of that when it comes.
+
+        Args:
+            module, kind: the layer.
+            x, y: its operand and its result.
+            mask: which rows count.
+        """
+        is_kernel, shape = kind == CONVOLUTION, self.shape
+        self.rows = max(self.rows, y.numel() // (shape[0] if is_kernel else y.shape[-1]))
+        if self.groups > 1:
+            return
+        is_masked = mask is not None and not is_kernel and x.shape[: mask.ndim] == mask.shape
+        kept = mask.bool() if mask is not None and is_masked else None
+        columns = tuple(range(1, len(shape))) if is_kernel else (0,) if kind == EMBEDDING else kind.columns
+        outs = (0,) if is_kernel else tuple(n for n in range(len(shape)) if n not in columns)
+        x = x.detach()
+        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
+        rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
+        ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
+        if self.has_inputs:
+            _add(self.inputs, _second(rows, columns, shape, ones), count)
+
+        def back(gradient: torch.Tensor) -> None:
+            g, times = _rows(_channels_last(module, gradient) if is_kernel else gradient, kept)
+            ours = g.pow(2).sum(1)
+            theirs = rows.pow(2).sum(1) if ones is None else ones
+            read, weights = (rows * ours[:, None].sqrt(), None) if ones is None else (rows, ours)
+            _add(self.both, _second(read, columns, shape, weights), times)
+            _add(self.both, _second(g * theirs[:, None].sqrt(), outs, shape, None), times)
+            self.total += times * float((ours * theirs).double().sum())
+
+        if y.requires_grad:
+            y.register_hook(back)  # type: ignore[no-untyped-call]
+
+    def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
+        """The candidate weighed by inputs alone or by both; as it is if there were no calls."""
+        if not by_output:
+            metric = _metric(self.inputs, candidate.shape, DAMPING)
+            return candidate if metric is None else replace(candidate, metric=metric)
+        metric = _metric(self.both, candidate.shape, OUTPUT_DAMPING) if self.total else None
+        if metric is None:
+            return candidate
+        scale = metric.norm(numbers(candidate.array, candidate.path)) ** 2
+        return replace(candidate, metric=metric, scale=scale)
 
     def candidate(self) -> Candidate:
         """The weight as a candidate for factors under a budget."""

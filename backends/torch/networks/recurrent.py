@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from ..module import held_value
 from ..products import is_recorded, is_traced
 from ..rnn import CELLS, IN_NUMPY, IN_PLACE, TYPES, steps
 from . import rounded
-from .factorized import Factorized
+from .factorized import Factorized, factors_of
 from .rounded import Kept, by_columns, tensors_in
 from .running import fastest
 
@@ -33,7 +32,7 @@ Module: TypeAlias = torch.nn.Module
 FEW = 2
 """The most rows for which loops are tried in NumPy."""
 
-SOME = 8
+SOME = 32
 """The most positions at which ways are measured."""
 
 
@@ -184,27 +183,29 @@ class Recurrence(_Opened):
         """The fastest way at about so many rows, by the clock, on the first positions. Equal modules take the same."""
         cells, along = self._integers.cells(self, input, hx), int(self.base.batch_first)
         rows, positions = input.shape[1 - along], input.shape[along]
-        key = (rows - 1).bit_length(), positions > 1, bool(cells), input.device, input.dtype
+        some = min(positions, SOME)
+        key = (rows - 1).bit_length(), some.bit_length(), bool(cells), input.device, input.dtype
         if (way := self._faster.get(key)) is None:
-            some = input.narrow(along, 0, min(positions, SOME))
+            first = input.narrow(along, 0, some)
             alike = key, self.base.mode, *(each.shape for each in tensors_in(self))
             ways = self._ways(rows, input, cells)
-            way = self._faster[key] = fastest(ways, lambda each: each(self, some, hx, cells), alike)
+            way = self._faster[key] = fastest(ways, lambda each: each(self, first, hx, cells), alike)
         return way(self, input, hx, cells)
 
     def _ways(self, rows: int, input: Any, cells: Any) -> list[Any]:
         """The ways that may be the fastest one."""
-        has_gates = self.base.mode.lower() in IN_NUMPY
-        if not (cells or has_gates or any(_is_product(hh) for _, hh in self.pairs())):
-            return [Recurrence._fused]
         ways: list[Any] = [Recurrence._fused, Recurrence._stepped]
-        if has_gates and rows <= FEW and input.is_cpu and input.dtype in TYPES["cpu"]:
+        is_known = self.base.mode.lower() in IN_NUMPY and input.dtype in TYPES["cpu"]
+        if is_known and rows <= FEW and input.is_cpu:
             ways.append(Recurrence._in_numpy)
         return [*ways, Recurrence._by_integers] if cells else ways
 
     def _by_integers(self, input: Any, hx: Any, cells: Any) -> Any:
         """By the kernel of torch that rounds inputs and states."""
-        return rounded.recurrence(self.base, cells, input, self._starts(input, hx))
+        base = self.base
+        options = True, base.num_layers, 0.0, False, base.bidirectional, base.batch_first
+        y, *last = rounded.KERNELS[base.mode](input, self._starts(input, hx), cells, *options)
+        return y, tuple(last) if len(last) > 1 else last[0]
 
     def _fused(self, input: Any, hx: Any, cells: Any = None) -> Any:
         """By the kernel of torch, with whole weights."""
@@ -368,10 +369,7 @@ def _multiplied(layer: Any, whole: torch.Tensor) -> Callable[..., Any]:
 
 def _factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """U and V of a layer of low rank, else None."""
-    held = layer._modules.get("weight_factors")
-    if held is None or {leaf.name for leaf in held.graph.parameters} != {"U", "V"}:
-        return None
-    return held_value(held.U), held_value(held.V)
+    return factors_of(layer) if getattr(layer, "_is_low_rank", False) else None
 
 
 WHOLE = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN

@@ -188,7 +188,7 @@ class Integers:
         return x if packs else None
 
     def cells(self, module: Any, x: torch.Tensor, states: Any) -> list[Any]:
-        """The packed weights of a GRU or an LSTM in a call without gradients, for `recurrence`; none in these cases."""
+        """The packed weights of a GRU or an LSTM in a call without gradients; none in these cases."""
         base, layers = module.base, [*module._modules.values()]
         rows, positions = x.shape[:2] if base.batch_first else x.shape[1::-1]
         if not self.may_pay(rows, positions) or not all("_integers" in each.__dict__ for each in layers):
@@ -199,13 +199,6 @@ class Integers:
             return []
         tensors = _tensors(layers) if _are_floats(x, *given) else []
         return self._kept.read(tensors, False, functools.partial(_cells, layers)) if tensors else []
-
-
-def recurrence(base: Any, cells: Sequence[Any], x: torch.Tensor, states: Sequence[torch.Tensor]) -> Any:
-    """All states of the last layer of a GRU or an LSTM, and the last ones of all layers, from packed weights."""
-    options = True, base.num_layers, 0.0, False, base.bidirectional, base.batch_first
-    y, *last = KERNELS[base.mode](x, states, cells, *options)
-    return y, tuple(last) if len(last) > 1 else last[0]
 
 
 KERNELS: Mapping[str, Callable[..., Any]] = {
