@@ -27,7 +27,7 @@ from tensornet.weights.equations import Modes, formed, shared_names
 from tensornet.weights.factorizations import Rank
 from tensornet.weights.substitution import substitute
 
-from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, detach, form_of, kind_of
+from .factorized import LINEARS, TURNED, Factorized, Form, Kind, attach, dense, detach, form_of, kind_of
 from .saving import check_dense, copied, saves_as_before, saves_itself
 
 Module: TypeAlias = torch.nn.Module
@@ -55,7 +55,7 @@ def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
     found = {}
     for name, module in network.named_modules():
         kind, weight = kind_of(module), module._parameters.get("weight")
-        if kind in (LINEAR, TURNED) and weight is not None and weight.is_floating_point():
+        if kind in LINEARS and weight is not None and weight.is_floating_point():
             found[f"{name}.weight" if name else "weight"] = module, kind
     if not found:
         fix = "give one with linear layers whose weights are parameters, and no factors"
@@ -267,7 +267,7 @@ def load_peft(module: Module, folder: Path) -> Module:
     config, tensors = _read_peft(folder)
     layers, factors, rows = _layers(module), _taken(module, tensors, config, folder), list[Row]()
     for name in sorted({key.rpartition(".lora_")[0] for key in tensors}):
-        is_turned = layers.get(f"{name}.weight", (None, LINEAR))[1] == TURNED
+        is_turned = layers.get(f"{name}.weight", (None, None))[1] == TURNED
         pair = [tensors.get(f"{name}.lora_{letter}.weight") for letter in ("AB" if is_turned else "BA")]
         keys = {factor: f"{name}.{factor}" for factor in "UV"}
         for key, tensor in zip(keys.values(), pair, strict=True):

@@ -27,7 +27,7 @@ from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.factorizations import Rank
 
-from .factorized import CONVOLUTION, EMBEDDING, LINEAR, TURNED, Kind, factorize, form_of, splits_output
+from .factorized import CONVOLUTION, EMBEDDING, LINEARS, UNCALLED, Kind, factorize, form_of, splits_output
 from .holdings import Holding, finite, holdings_of
 from .recurrent import closed, opened
 from .rounded import Integers, of_factors
@@ -247,17 +247,13 @@ def _put(
     for module, kind in holding.holders:
         groups = module.groups if kind == CONVOLUTION else 1
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
-        if activations == INT8 and kind in (LINEAR, TURNED) and rounding_of(method)[1]:
+        if activations == INT8 and kind in LINEARS and rounding_of(method)[1]:
             codes = [array for name, array in factors.items() if name.endswith(CODES)]
             columns = holding.shape[kind.columns[0]]
             module.__dict__["_integers"] = Integers(min(each.numel() for each in codes), columns)
 
 
 # ---------------------------------------------------------------------------- calibration
-
-
-UNCALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
-"""The projection of the results of attention, which is not called: a function reads its weight."""
 
 
 @contextlib.contextmanager

@@ -65,7 +65,24 @@ CONVOLUTION = Kind("convolution")
 WHOLE = functools.partial(Kind, "whole")
 """The kinds of layers that compute with the whole weight."""
 
-_NONE = Kind("none", "")
+LINEARS = LINEAR, TURNED
+
+KINDS: Mapping[Any, Kind] = {
+    torch.nn.Linear: LINEAR,
+    torch.nn.Embedding: EMBEDDING,
+    torch.nn.modules.conv._ConvTransposeNd: WHOLE(columns=(0,)),
+    torch.nn.modules.conv._ConvNd: CONVOLUTION,
+    torch.nn.EmbeddingBag: WHOLE(columns=()),
+    torch.nn.Bilinear: WHOLE(columns=(1, 2)),
+    torch.nn.MultiheadAttention: WHOLE("in_proj_weight"),
+}
+"""The kinds of torch's layers."""
+
+UNCALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+"""The projection of the results of attention, which is not called: a function reads its weight."""
+
+READING = (UNCALLED, *(layer for layer, kind in KINDS.items() if kind.is_whole))
+"""The layers that read their whole weight in each call, and do not write to it."""
 
 TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 """The types of such parameters."""
@@ -81,7 +98,7 @@ def kinds_of(module: Module) -> list[Kind]:
     found = [] if own is None else [own]
     if isinstance(module, nn.RNNBase | torch.jit.ScriptModule):
         return found
-    known = {"weight"} if isinstance(module, KNOWN) else {each.parameter for each in found}
+    known = {each.parameter for each in found} | ({"weight"} if isinstance(module, tuple(KINDS)) else set())
     for name, each in module._parameters.items():
         if each is None or isinstance(each, nn.UninitializedParameter) or name in known or each.ndim < 2:
             continue
@@ -92,26 +109,13 @@ def kinds_of(module: Module) -> list[Kind]:
 
 def kind_of(module: Module) -> Kind | None:
     """The kind of a layer, or None if its weight cannot be replaced by factors."""
-    nn = torch.nn
-    if isinstance(module._parameters.get("weight"), nn.UninitializedParameter):
+    if isinstance(module._parameters.get("weight"), torch.nn.UninitializedParameter):
         return None
-    if isinstance(module, nn.Linear):
-        return LINEAR
-    if isinstance(module, nn.Embedding):
-        return EMBEDDING if module.max_norm is None and not module.sparse else None
-    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return CONVOLUTION
-    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
-        return WHOLE(columns=(0,))
-    if isinstance(module, nn.EmbeddingBag):
-        return WHOLE(columns=()) if module.max_norm is None and not module.sparse else None
-    if isinstance(module, nn.Bilinear):
-        return WHOLE(columns=(1, 2))
-    if isinstance(module, nn.MultiheadAttention):
-        return WHOLE("in_proj_weight") if module.in_proj_weight is not None else None
     if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):
         return TURNED
-    return None
+    found = next((kind for layer, kind in KINDS.items() if isinstance(module, layer)), None)
+    is_table = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
+    return None if is_table and (module.max_norm is not None or module.sparse) else found
 
 
 # ---------------------------------------------------------------------------- modules with factors
@@ -331,7 +335,7 @@ def _weight_of(parameter: str) -> property:
             base: torch.Tensor | None = module._parameters.get(parameter)
             return base if base is not None else next(module._modules[place].parameters())
 
-        if module.__dict__.get("_kind", _NONE).parameter == parameter:  # whose calls need no whole weight
+        if module.__dict__.get("_place") == place:  # whose calls need no whole weight
             return Lazy.of(blank, functools.partial(_kept, module, parameter), like)
         made = _kept(module, parameter)
         return Lazy.of(blank, lambda: made, like)
@@ -514,24 +518,6 @@ def _bare(besides: Any, base: type, names: tuple[str, ...]) -> Any:
     made: Any = _class_of(besides, base, names)
     return made.__new__(made)
 
-
-KNOWN = (
-    torch.nn.Linear,
-    torch.nn.Embedding,
-    torch.nn.modules.conv._ConvNd,
-    torch.nn.EmbeddingBag,
-    torch.nn.Bilinear,
-)
-"""The layers whose weight has a kind of its own, or none."""
-
-READING = (
-    torch.nn.MultiheadAttention,
-    torch.nn.modules.linear.NonDynamicallyQuantizableLinear,
-    torch.nn.modules.conv._ConvTransposeNd,
-    torch.nn.EmbeddingBag,
-    torch.nn.Bilinear,
-)
-"""The layers that read their whole weight in each call, and do not write to it."""
 
 _PLAIN = frozenset(
     each.forward
