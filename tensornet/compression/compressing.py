@@ -161,12 +161,10 @@ def _activations(given: str | None, options: Options, is_module: bool) -> str | 
     Raises:
         EquationError: there is no such type, no weight is rounded, or the network is a graph.
     """
-    if given is None:
-        return None
-    if given != INT8:
+    if given not in (None, INT8):
         raise EquationError(f"activations={given!r} is no type of activations", fix=f'give "{INT8}" or None')
     is_rounded = options.budget.kind == BYTES or any(rounding_of(name)[1] for name in options.methods)
-    if not is_module or not is_rounded:
+    if given and not (is_module and is_rounded):
         what = "activations= are of layers with rounded weights of a module, and there are none"
         raise EquationError(what, fix="give a module, and a budget of bytes or a method that rounds, as int8")
     return given

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError, ShapeError
+from ..errors import DtypeError, EquationError, ShapeError, checked_number
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
@@ -395,7 +395,8 @@ def fit(
         (array([[4., 0.],
                [0., 0.]]), Misfit(weight=0.6, output=None))
     """
-    settings = Settings(iterations, restarts, tolerance, seed, progress, damping)
+    settings = Settings(iterations, restarts, tolerance, seed, progress)
+    checked_number(damping, "damping")
     if not isinstance(params, Mapping) or set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     if not isinstance(substituted, Graph):

@@ -30,7 +30,6 @@ import numpy as np
 from ..errors import checked_call, checked_number
 from ..weights.factorizations import Factor
 from .forms import Axes, Form, Product, contract, moved
-from .metrics import DAMPING
 from .trees import Decomposed, leading, tree_of, unfolded
 
 STEPS = 40
@@ -76,14 +75,12 @@ class Settings:
     tolerance: float = 1e-5
     seed: int = 0
     progress: Callable[[str, int, int, float], None] | None = None
-    damping: float = DAMPING
 
     def __post_init__(self) -> None:
         checked_number(0 if self.iterations is None else self.iterations, "iterations", whole=True)
         checked_number(self.restarts, "restarts", 1, whole=True)
         checked_number(self.seed, "seed", whole=True)
         checked_number(self.tolerance, "tolerance")
-        checked_number(self.damping, "damping")
         checked_call(self.progress, "progress", "a name, a start, a round, and the error")
 
 

@@ -225,13 +225,7 @@ def unfolded(array: Any, axes: Any, shared: Any, rows: Any) -> Any:
 
 
 def leading(matrix: Any, rank: int) -> Any:
-    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them.
-
-    The identity, which spans the same space, if m is at most `rank` and n.
-    """
-    rows, columns = matrix.shape[-2:]
-    if rows <= rank and rows <= columns:
-        return np.broadcast_to(np.eye(rows, dtype=matrix.dtype), (*matrix.shape[:-2], rows, rows))
+    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them."""
     return singular_vectors(matrix)[..., :rank]
 
 
