@@ -131,6 +131,11 @@ def test_batch_norm_runs_as_a_kernel_and_is_what_its_equations_say(form: str, si
     assert ("batch_norm" in plan.code) or 0 in sizes
 
 
+def test_a_gain_and_a_bias_with_other_axes_each_are_no_kernels() -> None:
+    text = "y[b,g,c,h] = normalize[c,h](x[b,g,c,h]) * s[g,c] + u[c]"
+    assert "batch_norm" not in tn.plan(tn.layer(text, inputs="x"), backend="torch", b=8, g=8, c=8, h=64).code
+
+
 def test_batch_norm_is_looked_for_where_something_runs_along_a_first_axis() -> None:
     for text, is_there in (
         (WRITTEN_OUT["a batch norm by hand"].text, True),

@@ -312,7 +312,15 @@ def normalize(
 
 
 def batch_norm(eps: float, x: torch.Tensor, *affine: torch.Tensor) -> torch.Tensor:
-    """(x − mean) / √(variance + eps) · gain + bias, over the first and the last of three dimensions."""
+    """(x − mean) / √(variance + eps) · gain + bias, over the first and the last of three dimensions.
+
+    Of four dimensions, it is over the last two, and gain and bias have the two between.
+    """
+    if x.ndim == 4 and not x.numel():
+        return x * affine[0][..., None] + affine[1][..., None]
+    if x.ndim == 4:
+        flat = [each.flatten() for each in affine]
+        return torch.group_norm(x.flatten(1, 2), x.shape[1], flat[0], flat[1], eps).reshape(x.shape)
     gain, bias = affine if affine and affine[0].ndim == 1 else (None, None)
     if is_eager(x, *affine) and x.itemsize > 2 and x.numel():
         normed = torch.native_batch_norm(x, gain, bias, None, None, True, 0.0, eps)[0]

@@ -127,8 +127,9 @@ class Program:
     @functools.cached_property
     def features(self) -> frozenset[str]:
         """What passes look for: its operations; "function" for any of the language, "products" for several
-        contractions and kernels, "position" for a read or a result that is not along one whole axis a dimension, and
-        "outermost" for a function, or a sum of one tensor, along the first axis that it reads.
+        contractions and kernels, "position" for a read or a result that is not along one whole axis a dimension,
+        "outermost" for a function, or a sum of one tensor, along the first axis that it reads, and "several" for a
+        function that keeps several axes which it runs along.
         """
         found = {each.op for each in self.nodes}
         found |= {"function"} if not found.isdisjoint(FUNCTIONS) else set()
@@ -137,6 +138,8 @@ class Program:
             if sum(each.op == "contract" or each.function.is_kernel for each in self.nodes) > 1
             else set()
         )
+        kept = (each for each in self.nodes if each.function.axes == "kept")
+        found |= {"several"} if any(len(each.over) > 1 for each in kept) else set()
         found |= {"outermost"} if any(map(runs_outermost, self.nodes)) else set()
         return frozenset(found | {"position"} if any(map(has_positions, self.nodes)) else found)
 

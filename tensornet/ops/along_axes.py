@@ -59,10 +59,20 @@ def _lower_recur(lowering: Lowering, call: Call) -> Value:
 def _around(call: Call, layouts: Sequence[Sequence[str]]) -> Iterator[tuple[tuple[str, ...], ...]]:
     """The dimensions of the operands: of the first, the axes in brackets before the others, these, and those after.
 
-    A gain and a bias have either the axes in brackets or the others.
+    A gain and a bias have either the axes in brackets or the others. Where they have some of each, as of groups of
+    channels, the first operand has four dimensions: theirs stand between.
     """
     layout, *affine = layouts
     kept = tuple(axis for axis in layout if axis not in call.axes)
+    if not all({*each} in ({*kept}, {*call.axes}) for each in affine):
+        places = ((False, False), (True, False), (True, True), (False, True))
+        parts = (
+            tuple(axis for axis in layout if (axis in affine[0], axis in call.axes) == place)
+            for place in places
+        )
+        _, *channels, _ = whole = tuple(parts)
+        yield from (whole, *(tuple(channels) for _ in affine))
+        return
     at = min(map(layout.index, kept), default=len(layout))
     before, after = tuple(layout[:at]), tuple(axis for axis in layout[at:] if axis in call.axes)
     yield before, kept, after
@@ -74,16 +84,23 @@ def _is_outermost(groups: Mapping[str, Sequence[str]], first: Sequence[str]) -> 
     return bool(first) and first[0] in groups["a"]
 
 
+def _has_groups(groups: Mapping[str, Sequence[str]], first: Sequence[str]) -> bool:
+    """Whether several axes are normalised, and some are not: a gain may have some of each."""
+    return len(groups["a"]) > 1 and bool(groups["k"])
+
+
 def _lower_batch_norm(lowering: Lowering, call: Call) -> Value:
-    """Lowers a normalisation over the axes on both sides of others; it never pays where these come first."""
+    """Lowers a normalisation over the axes on both sides of others; it never pays where these come first.
+
+    A gain and a bias have the same axes.
+    """
     values = numeric(lowering, [lowering.lower(each) for each in call.arguments])
     dims = [*_around(call, [each.layout for each in values])]
-    values = [lowering.grouped(*each) for each in zip(values, dims, strict=True)]
+    written, seconds = lowering.itemsize * lowering.count(*dims[0]), math.inf
+    if dims[0][0] and len({frozenset(each.layout) for each in values[1:]}) < 2:
+        values = [lowering.grouped(*each) for each in zip(values, dims, strict=True)]
+        seconds = lowering.profile.computed(2.0 * written, written, NORMALIZE.passes[0])
     right = replace(call, arguments=tuple(each.ref for each in values))
-    written = lowering.itemsize * lowering.count(*dims[0])
-    seconds = (
-        lowering.profile.computed(2.0 * written, written, NORMALIZE.passes[0]) if dims[0][0] else math.inf
-    )
     return lowering.emit(left_of(dims[0]), right, values, values[0].element, seconds=seconds)
 
 
@@ -206,13 +223,22 @@ _KEEPING = (
         options=(("eps", 1e-5),),
         yields="real",
         complex="refused",
-        computes=tuple(
-            KernelEquation(f"y[a,k] = {text}", axes=("a",), needs=("outermost",), fits=_is_outermost)
-            for text in (
-                "normalize[a](x[a,k], eps) * gain[k] + bias[k]",
-                "normalize[a](x[a,k], eps) * gain[a] + bias[a]",
-                "normalize[a](x[a,k], eps)",
-            )
+        computes=(
+            *(
+                KernelEquation(f"y[a,k] = {text}", axes=("a",), needs=("outermost",), fits=_is_outermost)
+                for text in (
+                    "normalize[a](x[a,k], eps) * gain[k] + bias[k]",
+                    "normalize[a](x[a,k], eps) * gain[a] + bias[a]",
+                    "normalize[a](x[a,k], eps)",
+                )
+            ),
+            KernelEquation(
+                "y[a,k] = normalize[a](x[a,k], eps) * gain[a,k] + bias[a,k]",
+                partial=("gain", "bias"),
+                axes=("a",),
+                needs=("several",),
+                fits=_has_groups,
+            ),
         ),
         lowered=_lower_batch_norm,
         spelled=_spell_batch_norm,
