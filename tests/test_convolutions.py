@@ -83,6 +83,31 @@ def test_pools_are_those_of_pytorch(backend: str, text: str, expected: Any) -> N
         np.testing.assert_allclose(gradient, given.grad.numpy(), atol=1e-10)
 
 
+NOTHING = [
+    *(f"y[b,c,p] = {name}[u](x[b,c,2*p+u])" for name in ("max", "mean")),
+    *(f"y[b,c,p,q] = {name}[u,v](x[b,c,2*p+u,q+v])" for name in ("max", "mean")),
+    *(f"y[b,c,p,q,r] = {name}[u,v,w](x[b,c,2*p+u,q+v,r+w])" for name in ("max", "mean")),
+    "y[b,o,p] = x[b,c,2*p+u] * F[o,c,u]",
+    "y[b,o,p,q] = x[b,c,2*p+u,q+v] * F[o,c,u,v]",
+]
+
+
+@pytest.mark.parametrize("text", NOTHING)
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=["no batch", "no channels"])
+def test_windows_of_an_empty_batch_have_gradients(text: str, shape: tuple[int, int]) -> None:
+    """The kernels of torch refuse a pool of no channels, and zeros that stand for a convolution had no gradients."""
+    windows = text.count("+")
+    sizes = {axis: 2 for axis in "ouvw" if re.search(rf"\b{axis}\b", text)}
+    graph = tn.layer(text, inputs="x[b,c," + ",".join("hij"[:windows]) + "]", **sizes)
+    x = torch.zeros(*shape, *[6] * windows, requires_grad=True)
+    weight = {"F": torch.ones(2, shape[1], *[2] * windows, requires_grad=True)} if "F" in text else {}
+    y = tn.compile(graph, backend="torch")(weight, x)
+    assert tuple(y.shape) == (shape[0], 2 if weight else shape[1], 3, *[5] * (windows - 1))
+    y.sum().backward()
+    for each in (x, *weight.values()):
+        np.testing.assert_array_equal(each.grad, torch.zeros(each.shape))
+
+
 # ---------------------------------------------------------------------------- ready-made
 
 
