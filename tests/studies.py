@@ -49,7 +49,7 @@ def kept(folder: Path, name: str) -> Path:
 def stopped_after(steps: int, name: str = "*.checkpoint") -> Iterator[None]:
     """Every step is kept, and the study that runs here is interrupted after so many checkpoints of that name."""
     from tensornet.study import jobs
-    from tensornet.study.store import RunFile
+    from tensornet.study.results import RunFile
 
     save, left = RunFile.save, [steps]
 

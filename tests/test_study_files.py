@@ -26,7 +26,7 @@ from tensornet.errors import TensornetError
 from tensornet.study import RunResult, load_trained, report
 from tensornet.study import configuration as subject
 from tensornet.study.pictures import FORMATS
-from tensornet.study.store import BLANK, RunStore, is_sealed, read_tensors, seal, sealed_tensors
+from tensornet.study.results import BLANK, RunStore, is_sealed, read_tensors, seal, sealed_tensors
 from tensornet.study.task import Examples, Recipe, Task
 
 from . import studies

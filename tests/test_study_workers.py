@@ -29,7 +29,7 @@ from tensornet.study import Dask, Processes, RunResult, load_trained
 from tensornet.study.digits import split_digits
 from tensornet.study.jobs import TRIES, on_workers
 from tensornet.study.pictures import PICTURES
-from tensornet.study.store import read_tensors
+from tensornet.study.results import read_tensors
 
 from .conftest import needs
 from .studies import COMPRESSED, Finished, Unsteady, kept, stopped_after, study, toml

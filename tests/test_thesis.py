@@ -20,8 +20,7 @@ from tensornet.study import load_trained, results_folder
 from tensornet.study import thesis as study_thesis
 from tensornet.study.arrays import load_arrays
 from tensornet.study.report import report
-from tensornet.study.results import runs_of
-from tensornet.study.store import read_tensors
+from tensornet.study.results import read_tensors, runs_of
 from tensornet.study.task import Recipe
 from tensornet.study.thesis import experiments, fitting, load_images, read_mnist, source_of, thesis
 

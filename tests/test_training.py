@@ -24,8 +24,7 @@ from tensornet.study import configuration as subject
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study import training
-from tensornet.study.results import Trained
-from tensornet.study.store import RunFile, read_tensors
+from tensornet.study.results import RunFile, Trained, read_tensors
 from tensornet.study.task import OPTIMIZERS, Examples, Recipe, Task
 from tensornet.study.training import Hardware, TrainingRun, train
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from .digits import STUDY, Row
 from .jobs import Dask, Processes
-from .results import Epoch, RunResult
+from .results import Epoch, RunResult, load_trained
 from .run import results_folder, run_study
-from .store import load_trained
 from .task import Recipe
 
 __all__ = ["Dask", "Epoch", "Processes", "Recipe", "Row", "RunResult", "STUDY"]

@@ -26,8 +26,7 @@ from .compressing import classifier, compressed_start
 from .configuration import Subject
 from .libraries import library, versions
 from .mesh import first, is_first
-from .results import Appraisal, Compression, RunResult
-from .store import RunStore, load_trained
+from .results import Appraisal, Compression, RunResult, RunStore, load_trained
 from .task import Recipe
 from .training import Hardware, Progress, TrainingRun, sizes_of_batch, train
 

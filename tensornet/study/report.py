@@ -19,8 +19,7 @@ from tensornet.display import printable
 from .jobs import ROUNDS
 from .libraries import library
 from .pictures import FORMATS, PICTURES, draw
-from .results import COLUMNS, SHARES, Appraisal, RunResult, pareto_front, runs_of, told
-from .store import write_whole
+from .results import COLUMNS, SHARES, Appraisal, RunResult, pareto_front, runs_of, told, write_whole
 from .task import Recipe, Task
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "–": "–"}

@@ -29,8 +29,7 @@ from .jobs import Job, Run, Workers, appraisals, on_workers, settings_of, train_
 from .libraries import NEEDED, library, versions
 from .mesh import first, own_device, together
 from .report import table, write_outputs
-from .results import Appraisal, RunResult
-from .store import RunStore
+from .results import Appraisal, RunResult, RunStore
 from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .training import Hardware
 

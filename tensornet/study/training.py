@@ -24,8 +24,7 @@ from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .libraries import library
 from .mesh import divided, first, is_first, part_like, whole
-from .results import Compression, Epoch, RunResult, Trained
-from .store import RunFile
+from .results import Compression, Epoch, RunFile, RunResult, Trained
 from .task import Examples, Recipe
 
 PRECISIONS = ("auto", "float32", "bfloat16")
