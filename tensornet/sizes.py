@@ -285,7 +285,8 @@ def _reduced(size: Any) -> Any:
     """The size with sums in denominators cancelled where they divide their numerators."""
     if not isinstance(size, Size):
         return size
-    for divisor in dict.fromkeys(filter(_is_divisor, _parts(size))):
+    atoms = [atom for monomial, _ in size.terms for atom, _ in monomial if not isinstance(atom, str)]
+    for divisor in dict.fromkeys(filter(_is_divisor, atoms)):
         over = ((divisor, -1),)
         above = {_joined(each, over, -1): by for each, by in size.terms if (divisor, -1) in each}
         divided = _divided(_made(above), divisor.size)
