@@ -241,7 +241,6 @@ class _Search:
             for found in self.whole(pattern, self.form)
             if meaning.holds(found.numbers)
             and meaning.fits(found.groups, free_axes(_bound(pattern.operands[0], found.bound, found.groups)))
-            and self.is_sized(found)
             and not self.is_rounded(found, pattern, kernel)
         )
         found = min(ways, key=self.elements, default=None)
@@ -601,18 +600,11 @@ class _Search:
         )
         return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
 
-    def _extents(self, part: Expression) -> list[Any]:
-        """The sizes of the axes of an operand, at the sizes planned for."""
-        return [evaluate(self.sizes[axis], self.values) for axis in free_axes(part)]
-
-    def is_sized(self, found: _Found) -> bool:
-        """Whether the sizes of all operands are known."""
-        return all(isinstance(size, int) for each in found.bound.values() for size in self._extents(each))
-
     def elements(self, found: _Found) -> tuple[float, int]:
-        """The elements of the operands, and their factors; of several ways to cut a product, the least wins."""
+        """The elements of the operands at the planned sizes, and their factors; of several matches the least wins."""
         operands = tuple(found.bound.values())
-        elements = sum(float(product(self._extents(each))) for each in operands)
+        extents = ([evaluate(self.sizes[axis], self.values) for axis in free_axes(each)] for each in operands)
+        elements = sum(float(product(each)) for each in extents)
         return elements, sum(len(list(references(each))) for each in operands)
 
     def call(self, kernel: Function, meaning: KernelEquation, pattern: Pattern, found: _Found) -> Expression:

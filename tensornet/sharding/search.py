@@ -85,7 +85,7 @@ class _Elimination:
         self.alive: dict[int, CostTable] = {}
         self.of: dict[Variable, dict[int, None]] = {each: {} for each in self.sizes}
         self.count = 0
-        for table in _merged(tables):
+        for table in tables:
             self._add(table)
 
     def solved(self) -> Solved:
@@ -151,14 +151,6 @@ class _Elimination:
         self.traces = [(each, others, taken(others, table)) for each, others, table in self.traces]
         self.left[variable] = self.left[variable][best] if variable in self.left else best
         self.sizes[variable] = len(best)
-
-
-def _merged(tables: Iterable[CostTable]) -> list[CostTable]:
-    """The tables, those over the same variables added up."""
-    found: dict[tuple[Variable, ...], Any] = {}
-    for variables, costs in tables:
-        found[variables] = costs if variables not in found else found[variables] + costs
-    return [CostTable(variables, costs) for variables, costs in found.items()]
 
 
 def _sum(tables: Iterable[CostTable], order: tuple[Variable, ...], sizes: Mapping[Variable, int]) -> Any:
