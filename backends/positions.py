@@ -92,9 +92,10 @@ def _each(bounds: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def _rows(xp: Any, x: Any, order: Any, alone: int) -> Any:
     """The rows of a factor in some order, as a matrix."""
-    count, each, _, columns = x.shape
-    flat = xp.reshape(x, (count * each, -1, columns))
-    return xp.reshape(xp.take(flat, order if each == alone else order // alone, axis=0), (-1, columns))
+    count, each, rows, columns = x.shape
+    chosen = order if each == alone else order // alone
+    found = xp.take(xp.reshape(x, (count * each, rows, columns)), chosen, axis=0)
+    return xp.reshape(found, (chosen.shape[0] * rows, columns))
 
 
 # ---------------------------------------------------------------------------- scatter

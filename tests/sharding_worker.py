@@ -387,6 +387,36 @@ def composed() -> None:
     agree([each.full_tensor() for each in parts.parameters()], list(alone.parameters()))
 
 
+def wrapped(how: str) -> None:
+    """A module that torch copies to each process, or divides block by block, trains as on one."""
+    module, alone = (tn.module(tn.models.vit(16, 4, 32, 3, 4, 64, 10), seed=0) for _ in range(2))
+    rank, count, whole = distributed.get_rank(), distributed.get_world_size(), module
+    if how == "copied":
+        whole = torch.nn.parallel.DistributedDataParallel(module)
+    else:
+        for each in (*module.blocks, module):
+            fully_shard(each, mesh=mesh()["data"])
+        held = sum(each.to_local().numel() for each in module.parameters())
+        assert held < 0.6 * sum(each.numel() for each in alone.parameters())
+    draw = torch.Generator().manual_seed(0)
+    x, goal = normal(6, 3, 16, 16)(draw), normal(6, 10)(draw)
+    losses = []
+    for model, rows, parts in ((whole, slice(rank, None, count), count), (alone, slice(None), 1)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = (model(x[rows]) - goal[rows]).square().sum() * parts / len(x)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+            optimizer.step()
+        losses.append(loss.detach())
+    distributed.all_reduce(losses[0])
+    torch.testing.assert_close(losses[0] / count, losses[1], rtol=1e-5, atol=1e-6)
+    for name, each in module.state_dict().items():
+        found = each.full_tensor() if how == "divided" else each
+        torch.testing.assert_close(found, alone.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
 def strayed() -> None:
     """A wrong position on one process only: it raises there, and torchrun ends the others."""
     graph = tn.layer("E[v,c]: parameter\ny[b,c] = E[t[b],c]", inputs="t", v=4, c=2)

@@ -16,6 +16,16 @@ OF_WEIGHTS = ("tanh", "softplus", "exp", "sigmoid", "square")
 """What is put around a weight."""
 
 
+NORMS = (
+    "normalize[{o}]({x})",
+    "({x} - mean[{o}]({x})) / sqrt(var[{o}]({x}) + 1e-5)",
+    "({x} - mean[{o}]({x})) * rsqrt(mean[{o}](({x} - mean[{o}]({x})) ** 2) + 1e-5)",
+    "{x} / sqrt(mean[{o}]({x} * {x}) + 1e-6)",
+    "{x} * rsqrt(mean[{o}](square({x})) + 1e-6)",
+)
+"""Norms as papers print them, of a tensor over an axis."""
+
+
 @dataclass
 class Layers:
     """Writes a layer of a few lines, each of which reads one of those before it; `x` comes in, `y` goes out."""
@@ -132,26 +142,14 @@ class Layers:
 
     def norm(self, name: str, axes: Axes) -> tuple[str, Axes]:
         """A norm as papers print it."""
-        over = self.random.choice(axes)
+        over, read = self.random.choice(axes), self.read(name, axes)
         self.sizes[over] = max(self.sizes[over], 4)
-        read, kind = self.read(name, axes), self.random.randrange(5)
-        if kind == 0:
-            text = f"normalize[{over}]({read})"
-        elif kind == 1:
-            text = f"({read} - mean[{over}]({read})) / sqrt(var[{over}]({read}) + 1e-5)"
-        elif kind == 2:
-            text = f"({read} - mean[{over}]({read})) * rsqrt(mean[{over}](({read} - mean[{over}]({read})) ** 2) + 1e-5)"
-        elif kind == 3:
-            text = f"{read} / sqrt(mean[{over}]({read} * {read}) + 1e-6)"
-        else:
-            text = f"{read} * rsqrt(mean[{over}](square({read})) + 1e-6)"
-        form = self.random.randrange(4)
+        text, form = self.random.choice(NORMS), self.random.randrange(4)
+        text = ("{x} / sqrt(sum[{o}]({x} * {x}) + 1e-6)" if form == 3 else text).format(x=read, o=over)
         if form:
             text += f" * {self.parameter((over,))}"
         if form == 2:
             text += f" + {self.parameter((over,))}"
-        if form == 3:
-            text = f"{read} / sqrt(sum[{over}]({read} * {read}) + 1e-6) * {self.parameter((over,))}"
         return text, axes
 
     def residual(self, name: str, axes: Axes) -> tuple[str, Axes]:

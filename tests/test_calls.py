@@ -519,26 +519,18 @@ def test_element_types_have_tables_of_their_own() -> None:
 # ---------------------------------------------------------------------------- torch
 
 
-def under_inference(module: Any) -> Any:
-    with torch.inference_mode():
-        return module(X, V)
+def under(context: Any) -> Any:
+    def call(module: Any) -> Any:
+        with context():
+            return module(X, V)
+
+    return call
 
 
-def under_autocast(module: Any) -> Any:
-    with torch.autocast("cpu", torch.bfloat16):
-        return module(X, V)
-
-
-def under_gradient(module: Any) -> Any:
+def differentiated(module: Any) -> Any:
     parameters = dict(module.named_parameters())
     torch.func.grad(lambda p: torch.func.functional_call(module, p, (X, V)).sum())(parameters)
     return module(X, V)
-
-
-def under_vmap(module: Any) -> Any:
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    run = torch.func.vmap(lambda x, v: torch.func.functional_call(module, state, (x[None], v[None]))[0])
-    return run(X, V)
 
 
 def of_batched_state(module: Any) -> Any:
@@ -547,18 +539,22 @@ def of_batched_state(module: Any) -> Any:
     return run(parameters, buffers)[1]
 
 
-def compiled(module: Any) -> Any:
+FIRST = {
+    "inference": under(torch.inference_mode),
+    "autocast": under(lambda: torch.autocast("cpu", torch.bfloat16)),
+    "gradient": differentiated,
+    "vmap": lambda module: torch.func.vmap(lambda x, v: module(x[None], v[None])[0])(X, V),
+    "batched state": of_batched_state,
+    "compiled": lambda module: torch.compile(module, fullgraph=True, backend="eager", dynamic=True)(X, V),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_tables_serve_wherever_they_were_asked_for_first(first: str) -> None:
     torch._dynamo.reset()
-    return torch.compile(module, fullgraph=True, backend="eager", dynamic=True)(X, V)
-
-
-@pytest.mark.parametrize(
-    "first", [under_inference, under_autocast, under_gradient, under_vmap, of_batched_state, compiled]
-)
-def test_tables_serve_wherever_they_were_asked_for_first(first: Any) -> None:
     executable._made.cache_clear()
     module = tn.module(TABLES, seed=0)
-    close(first(module), module, 3e-2 if first is under_autocast else 1e-5)
+    close(FIRST[first](module), module, 3e-2 if first == "autocast" else 1e-5)
     found = module(X, V)
     close(found, module)
     found.sum().backward()

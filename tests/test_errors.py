@@ -23,8 +23,13 @@ from tensornet import models
 from .programs import SUMMED_ALONE
 from .studies import COMPRESSED, WRITTEN, wrong_study
 
-OF_TORCH = ("ignore:The PyTorch API of nested", "ignore:Sparse CSR", "ignore:torch.quantize_per")
-pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings(SUMMED_ALONE, *OF_TORCH)]
+OF_OTHERS = (
+    "ignore:the matrix subclass",
+    "ignore:The PyTorch API of nested",
+    "ignore:Sparse CSR",
+    "ignore:torch.quantize_per",
+)
+pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings(SUMMED_ALONE, *OF_OTHERS)]
 
 TABLE = Path(__file__).parent / "data" / "errors.txt"
 LONGEST = 240

@@ -271,8 +271,6 @@ def test_a_size_may_be_text() -> None:
     graph = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i="D", o="2*D + 1")
     assert tn.parameter_formula(graph) == sympy.sympify("D*(2*D + 1)")
     assert tn.parameter_count(graph, D=3) == 21
-    with pytest.raises(tn.EquationError, match="syntax error"):
-        tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="2*")
 
 
 def test_a_model_takes_the_sizes_of_its_layers() -> None:
@@ -280,10 +278,6 @@ def test_a_model_takes_the_sizes_of_its_layers() -> None:
     graph = tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", D=8)
     assert tn.parameter_formula(graph) == sympy.sympify("2*D**2")
     assert tn.parameter_count(graph) == 128
-    with pytest.raises(
-        tn.ShapeError, match=r"'E', which no input and no layer of the model uses(?s:.*)D, b, c"
-    ):
-        tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", E=8)
 
 
 @pytest.mark.parametrize("side", [16, None])
@@ -341,26 +335,15 @@ SUMS = "def f(x):\n    y[b] = sum[d](x[b,d]) * sum[e](x[b,e])\n"
 
 
 @pytest.mark.parametrize(
-    ("block", "sizes", "disagreement"),
-    [
-        (SQUARE, {"j": 7}, "axis 'j' is 7, but it is 8 in the block 'f'"),
-        (SQUARE, {"i": 7}, "axis 'i' is 7, but it is 8 in the block 'f'"),
-        (SQUARE, {"i": 8, "j": 7}, "axis 'j' is 7, but it is 8 in the block 'f'"),
-        (SUMS, {"e": 7}, "axis 'e' is 7, but it is 8 in the block 'f'"),
-        (SUMS, {"d": 7, "e": 8}, "axis 'd' is 7, but it is 8 in the block 'f'"),
-    ],
+    ("block", "axes"), [(SQUARE, "j"), (SQUARE, "i"), (SQUARE, "ij"), (SUMS, "e"), (SUMS, "de")]
 )
-def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, sizes: Any, disagreement: str) -> None:
+def test_a_given_size_is_that_of_the_axis_of_a_block(block: str, axes: str) -> None:
+    """`errors.txt` has sizes that are not."""
+    call, sizes = f"{block}y = f(x, scope='s')", dict.fromkeys(axes, 8)
     for batch in ("b", "b:2"):
-        text = f"x[{batch},c:8]: input\n{block}y = f(x, scope='s')"
-        with pytest.raises(tn.ShapeError, match=disagreement):
-            tn.layer(text, **sizes)
-        assert tn.layer(text, **dict.fromkeys(sizes, 8)) == tn.layer(text)
-    open_size = f"{block}y = f(x, scope='s')"
-    found = tn.layer(open_size, inputs="x[b,c]", **dict.fromkeys(sizes, 8))
-    assert found.bound["c"] == 8
-    with pytest.raises(tn.ShapeError, match="8 in the block 'g'"):  # of two blocks, none has it
-        tn.layer(f"{text}\n{block.replace('def f', 'def g')}z = g(x, scope='t')", outputs="y z", **sizes)
+        text = f"x[{batch},c:8]: input\n{call}"
+        assert tn.layer(text, **sizes) == tn.layer(text)
+    assert tn.layer(call, inputs="x[b,c]", **sizes).bound["c"] == 8
 
 
 @pytest.mark.parametrize("made", ["index(i)", "1 + 0 * index(i)", "repeat[i](2)"])
@@ -368,9 +351,6 @@ def test_what_is_padded_may_have_its_size_by_name_alone(made: str) -> None:
     text = f"o[i] = pad({made}, i=(1,1))"
     assert str(tn.layer(text).named["o"][0][0].size) == "i + 2"
     assert tn.compile(tn.layer(text, i=5))({}).shape == (7,)
-    for sizes in ({}, {"i": 5}):
-        with pytest.raises(tn.ShapeError, match="axis 'i' is i \\+ 2"):
-            tn.layer(f"{text}\ny[i] = o[i] + x[i]", inputs="x[i]", **sizes)
 
 
 def test_a_size_that_a_block_has_of_its_own_is_not_the_one_given() -> None:

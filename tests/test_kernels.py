@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -461,41 +460,3 @@ def test_what_is_nearly_a_kernel_is_none(name: str) -> None:
     assert not kernels(graph)
     found, expected = (computed(graph, given, backend)["y"] for backend in ("torch", "numpy"))
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.usefixtures("rms")
-def test_a_norm_that_is_one_step_with_its_bias_is_not_taken_apart() -> None:
-    """In a layer norm there is an RMS norm, of what is left when the mean is taken off."""
-    graph = tn.layer("y[b,c] = w[c] * normalize[c](x[b,c]) + u[c]", inputs="x")
-    assert len(tn.plan(graph, backend="torch", b=3136, c=96).steps) == 1
-
-
-# ---------------------------------------------------------------------------- functions that are written out
-
-
-@pytest.mark.parametrize("name", those_of("softmax", "log_softmax", "logsumexp"))
-def test_a_function_is_recognised_where_it_is_written_out(name: str) -> None:
-    """It does not overflow then, and its gradients are those of the function."""
-    graph, function = WRITTEN_OUT[name].graph(), WRITTEN_OUT[name].said["of"]
-    code = tn.plan(graph, backend="torch", b=3, c=5).code
-    assert re.search(rf"\b{function}\(", code)
-    assert "torch.exp(" not in code
-    x = 1e3 * np.random.default_rng(0).standard_normal((3, 5))
-    wanted = torch.tensor(x, requires_grad=True)
-    expected = getattr(torch, function)(wanted, -1)
-    expected = expected.T if "y[c,b]" in WRITTEN_OUT[name].text else expected
-    weights = torch.arange(1.0, 1 + expected.numel(), dtype=torch.float64).reshape(expected.shape)
-    (expected * weights).sum().backward()
-    found = tn.compile(tn.gradient(graph, wrt="x"))({}, x, weights.numpy())
-    np.testing.assert_allclose(found, wanted.grad, rtol=1e-9, atol=1e-9)
-    found = tn.compile(graph, backend="numpy")({}, x)
-    np.testing.assert_allclose(found, expected.detach(), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", those_of("none"))
-def test_what_is_nearly_softmax_has_its_own_value(name: str) -> None:
-    graph = WRITTEN_OUT[name].graph()
-    given = {"x": np.random.default_rng(0).standard_normal((4, 4))}
-    np.testing.assert_allclose(
-        computed(graph, given, "torch")["y"], oracle.meaning(graph, given, {"b": 4, "c": 4})["y"], rtol=1e-9
-    )

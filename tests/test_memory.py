@@ -33,6 +33,7 @@ from .conftest import sampled
 from .differential import by_numpy
 from .programs import titled
 from .test_freeze import stack
+from .test_transforms import compiled, differentiated, mapped
 
 # ---------------------------------------------------------------------------- Memory that a plan foretells, beside what torch's allocator counts; and plans wi
 
@@ -94,41 +95,31 @@ def test_the_peak_is_the_allocators(name: str) -> None:
     assert f.plan.peak_memory == pytest.approx(found, rel=0.05)
 
 
-def _preset(name: str, **sizes: int) -> Any:
-    """A preset at sizes at which what is made on the way outweighs the rest of what a call allocates."""
-    return pytest.param(name, sizes, id=name)
+BATCHES = {
+    **{"vit_ti": 32, "vit_s": 24, "vit_b": 12, "vit_l": 8, "vit_h": 4, "swin": 12, "perceiver": 4},
+    **{"tensor_swin_t": 4, "tensor_swin": 64},
+}
+"""By how a name begins: what is made on the way then outweighs the rest of what a call allocates."""
 
 
-VITS = [("ti", 32), ("s", 24), ("b", 12), ("l", 8), ("h", 4)]
-SMALL = [_preset("vit_ti_16", b=4), _preset("swin_t", b=2), _preset("tensor_swin_28", b=16)]
-ALL = [
-    *(
-        _preset(f"vit_{size}_{patch}", b=b * (3 if patch == 32 else 1))
-        for size, b in VITS
-        for patch in (14, 16, 32)
-    ),
-    *(_preset(f"swin_{size}", b=12) for size in "tsbl"),
-    _preset("tensor_swin_28", b=64),
-    _preset("tensor_swin_32", b=64),
-    _preset("tensor_swin_t", b=4),
-    *(_preset(f"perceiver_imagenet{more}", b=4) for more in ("", "_shared")),
-    *(_preset(f"perceiver_io_imagenet{more}", b=4) for more in ("", "_conv", "_learned")),
-]
-WORDS = [_preset("transformer_base", b=4, m=32, n=24), _preset("xlnet_base", b=4, n=32, p=32)]
-MORE_WORDS = [_preset("transformer_big", b=8, m=128, n=96), _preset("xlnet_large", b=4, n=192, p=192)]
+def batch(name: str) -> int:
+    few = next(b for start, b in BATCHES.items() if name.startswith(start))
+    return 3 * few if name.startswith("vit") and name.endswith("_32") else few
+
+
+PICTURES = (PERCEIVERS, SWINS, TENSOR_SWINS, VIT_PRESETS)
+SMALL = [("vit_ti_16", {"b": 4}), ("swin_t", {"b": 2}), ("tensor_swin_28", {"b": 16})]
+ALL = [(name, {"b": batch(name)}) for family in PICTURES for name in family]
+WORDS = [("transformer_base", {"b": 4, "m": 32, "n": 24}), ("xlnet_base", {"b": 4, "n": 32, "p": 32})]
+MORE_WORDS = [("transformer_big", {"b": 8, "m": 128, "n": 96}), ("xlnet_large", {"b": 4, "n": 192, "p": 192})]
 """Presets whose results, a number for each word that there is, outweigh all that is made on the way."""
 
 
-def slow(presets: list[Any]) -> list[Any]:
-    return [pytest.param(*each.values, id=f"{each.id}-whole", marks=pytest.mark.slow) for each in presets]
-
-
 def test_every_preset_is_among_them() -> None:
-    families = (PERCEIVERS, SWINS, TENSOR_SWINS, TRANSFORMERS, VIT_PRESETS, XLNETS)
-    assert {each.values[0] for each in (*ALL, *WORDS, *MORE_WORDS)} == set().union(*families)
+    assert {name for name, _ in (*WORDS, *MORE_WORDS)} == {*TRANSFORMERS, *XLNETS}
 
 
-@pytest.mark.parametrize(("name", "sizes"), [SMALL[0], *slow([*SMALL[1:], *ALL, *WORDS, *MORE_WORDS])])
+@pytest.mark.parametrize(("name", "sizes"), sampled([*SMALL, *ALL, *WORDS, *MORE_WORDS], SMALL[:1]))
 def test_the_peak_of_a_preset_is_the_allocators(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     f = tn.compile(graph, backend="torch")
@@ -180,7 +171,7 @@ HIDDEN = {"transformer_base": "decoder.5.across.norm2.y", "xlnet_base": "layers.
 """What the results of these are made of, which they outweigh."""
 
 
-@pytest.mark.parametrize(("name", "sizes"), [SMALL[0], *slow([*SMALL[1:], *WORDS, *ALL])])
+@pytest.mark.parametrize(("name", "sizes"), sampled([*SMALL, *WORDS, *ALL], SMALL[:1]))
 def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     graph = graph.select(HIDDEN[name]) if name in HIDDEN else graph
@@ -200,7 +191,7 @@ def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: d
     assert allocated(f, arrays, params) <= 1.05 * (limit - alive)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [WORDS[0], *slow(WORDS[1:])])
+@pytest.mark.parametrize(("name", "sizes"), sampled(WORDS, WORDS[:1]))
 def test_results_too_large_for_a_limit_are_told(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     peak = tn.plan(graph, backend="torch", compare=False, **sizes).peak_memory
@@ -231,26 +222,10 @@ def test_pieces_under_what_torch_does_to_functions() -> None:
     assert "in_pieces" in f.plan.code
     with torch.autocast("cpu", torch.bfloat16):
         assert f(params, x).dtype == free(params, x).dtype == torch.bfloat16
-    expected = torch.stack([free(params, x * each) for each in (1, 2)])
-    many = torch.func.vmap(lambda each: f.last().function(x * each, *params.values()))(
-        torch.tensor([1.0, 2.0])
-    )
-    torch.testing.assert_close(many, expected, rtol=1e-4, atol=1e-4)
-    slope = torch.func.grad(lambda x: f.last().function(x, *params.values()).square().sum())(x)
-    again = x.clone().requires_grad_()
-    free(params, again).square().sum().backward()
-    torch.testing.assert_close(slope, again.grad, rtol=1e-3, atol=1e-3)
-    compiled = torch.compile(f.last().function, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x, *params.values()), free(params, x), rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_made_before_is_not_made_for_each_piece() -> None:
-    graph = tn.layer("w[f,i] = exp(W[f,i]) + 1\nh[b,f] = gelu(x[b,i] * w[f,i])\ny[b,o] = h * V[o,f]", inputs="x",
-                     i=32, f=512, o=32)  # fmt: skip
-    limit = tn.plan(graph, b=512).peak_memory // 2
-    code = tn.plan(graph, b=512, memory_limit=limit).code
-    (line,) = (each for each in code.splitlines() if "in_pieces(" in each)
-    assert "exp" not in line.partition("#")[0]
+    free(params, x), f(params, x)
+    for way in (mapped, differentiated, compiled):
+        found, expected = (way(each.last().function, x, *params.values()) for each in (f, free))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_few_plans_are_made_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -25,10 +24,11 @@ from tensornet.ops.table import Element
 from tensornet.passes.dead_code import eliminate_dead_code
 from tensornet.passes.pipeline import PIPELINE, SIMPLIFICATION, is_traced, program_of, simplify
 from tensornet.planning.plans import Step
+from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import examples
-from .differential import by_numpy, computed
+from .conftest import covered, examples, those_of
+from .differential import BACKENDS, by_numpy, drawn
 from .programs import SUMMED_ALONE, Program, program, programs, titled
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -58,12 +58,15 @@ def eager() -> Cost:
     return lambda part: next(falling)
 
 
+GROUPED = ("grouped_matmul", "grouped_outer")
 REWRITES = {
     "there and back": lambda graph: program_of(graph).graph, "prune": eliminate_dead_code, "simplify": lambda graph: simplify(graph).graph,
     "fuse": passed("contraction fusion"), "narrow": passed("gather pushdown at one position"),
     "distribute": passed("distribution"), "average first": passed("reduction pushdown"),
+    "average alone": passed("reduction pushdown", sums=False),
     "gather first": passed("gather pushdown"), "select": passed("one-hot elimination"),
-    "scatter": passed("one-hot elimination", "scatter_add"),
+    "scatter": passed("one-hot elimination", "scatter_add"), "products by groups": passed("grouped GEMM", *GROUPED),
+    "outer products by groups": passed("one-hot elimination", *GROUPED),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
 
@@ -87,61 +90,19 @@ def test_rewrites_keep_the_value(name: str, case: Program) -> None:
     assert {name: held[name] for name in graph.outputs} == {name: before[name] for name in graph.outputs}
 
 
-def test_rewrites_print_as_mathematics() -> None:
-    graph = tn.layer(
-        "h[b,p] = x[b,i]*U[p,i]\ny[b,q] = h*V[q,p]\nunused[b] = x[b,i]\nz[b] = exp(y[b,q])*w[q] + exp(y[b,r])*v[r]",
-        inputs="x", outputs="z unused",
-    )  # fmt: skip
-    graph = replace(graph, outputs=("z",))
-    assert [str(equation) for equation in simplify(graph).graph.equations] == [
-        "y[b,q] = x[b,i] * U[p,i] * V[q,p]",
-        "z_1[b,q] = exp(y[b,q])",
-        "z[b] = z_1[b,q] * w[q] + z_1[b,r] * v[r]",
-    ]
+REWRITTEN = titled("rewritten.txt")
+PRINTED = [title for title, each in REWRITTEN.items() if "\n=\n" in each.text]
+"""What comes out is written below; of the others the oracle says it."""
 
 
-def test_what_reads_what_is_alike_is_alike() -> None:
-    """`d` says what `c` does only once `u` is `a`, whatever the axes that they keep are called."""
-    graph = tn.layer(
-        """
-        a[b,i] = exp(x[b,i])
-        u[n,j] = exp(x[n,j])
-        c[b]   = a[b,i] * w[i]
-        d[n]   = u[n,i] * w[i]
-        e[n]   = u[n,i] * v[i]
-        y[b]   = c[b] + 2 * d[b] + e[b]
-        """,
-        inputs="x",
-        b=2,
-        i=3,
-    )
-    shared = program_of(graph).graph
-    assert [equation.name for equation in shared.equations] == ["a", "c", "e", "y"]
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal(shape) for name, shape in [("x", (2, 3)), ("w", 3), ("v", 3)]}
-    np.testing.assert_allclose(by_numpy(shared, arrays)["y"], oracle.meaning(graph, arrays)["y"])
-
-
-def test_what_occurs_twice_is_computed_once_where_its_own_tensors_tell_its_sizes() -> None:
-    """Rounded in two ways, no element would equal the largest; a size that only the place tells keeps parts apart."""
-    product = "x[k + t] * u[t] * w[k] * v[k] / sqrt(k)"
-    graph = tn.layer(
-        f"""
-        r[n:3]: parameter
-        q[n:4]: parameter
-        y[k,t] = where({product} == max[k]({product}), 1, 0)
-        z[k,n] = exp(a[k] / sqrt(n)) * r[n]
-        s[k,n] = exp(a[k] / sqrt(n)) * q[n]
-        """,
-        inputs="x",
-        outputs="y z s",
-    )
-    assert [str(each) for each in program_of(graph).graph.equations] == [
-        "y_1[k,t] = x[k+t] * u[t] * w[k] * v[k] / sqrt(k)",
-        "y[k,t] = where(y_1[k,t] == max[k_1](y_1[k_1,t]), 1, 0)",
-        "z[k,n] = exp(a[k] / sqrt(3)) * r[n]",
-        "s[k,n] = exp(a[k] / sqrt(4)) * q[n]",
-    ]
+@pytest.mark.parametrize("title", PRINTED)
+def test_what_rewrites_make(title: str) -> None:
+    record = REWRITTEN[title]
+    text, _, printed = record.text.partition("\n=\n")
+    graph = replace(record, text=text).graph()
+    if "asks" in record.said:
+        graph = replace(graph, outputs=(record.said["asks"],))
+    assert [str(each) for each in REWRITES[record.said["by"]](graph).equations] == printed.splitlines()
 
 
 @examples(12)
@@ -180,86 +141,7 @@ def test_cross_attention_costs_in_proportion_to_its_inputs() -> None:
 # ---------------------------------------------------------------------------- positions
 
 
-PUSHED = titled("pushdown.txt")
-"""What a result may be made of, and the FLOPs where one row of it is computed, or its average is taken first."""
-
-
-@pytest.mark.parametrize("at", ["0", "-1", "2"])
-@pytest.mark.parametrize("name", [name for name in PUSHED if name.startswith("one row of ")])
-def test_an_index_moves_in_front_of_what_makes_the_tensor(name: str, at: str) -> None:
-    text = PUSHED[name].text
-    sizes = {"b": 7, "i": 5, "c": 4, "o": 3, "p": 3} | ({"o": 6} if "h[b,i,p]" in text else {})
-    told = {axis: size for axis, size in sizes.items() if f"{axis}" in text}
-    graph = tn.layer(f"{text}\nz[b,r] = y[b,{at},r]", inputs="x[b,i,c]", **told)
-    assert tn.plan(graph, profile=CPU).flops == int(PUSHED[name].said["flops"])
-
-
-def test_a_row_that_a_tensor_tells_is_computed_alone_where_that_is_less() -> None:
-    text = "h[b,v,d] = gelu(E[b,v,c] * W[d,c])\ny[b,k,d] = h[b,t[b,k],d]"
-    graph = tn.layer(text, inputs="t E", b=3, v=4000, c=64, d=32)
-    few, many = (tn.plan(graph, profile=CPU, k=k).flops for k in (2, 50_000))
-    assert (few, many) == (2 * 3 * 2 * 64 * 32, 2 * 3 * 4000 * 64 * 32)
-    with pytest.raises(tn.ShapeError, match="'t' holds the position 4000, where there are 4000"):
-        tn.compile(graph)({"W": np.ones((32, 64))}, np.full((3, 2), 4000), np.ones((3, 4000, 64)))
-
-
-def test_random_numbers_are_drawn_where_they_are_written() -> None:
-    """A mask of the whole tensor is not one of a row, nor drawn twice where a product is taken apart."""
-    graph = tn.layer("y[b,i] = dropout(x[b,i], 0.5)\nz[b] = y[b,0]", inputs="x", i=4)
-    assert REWRITES["narrow"](graph) == graph
-    graph = tn.layer("y[b,o] = dropout(x[b,i], 0.5) * (A[o,i] + u[i])", inputs="x", i=4, o=3)
-    assert str(REWRITES["distribute"](graph)).count("dropout") == 1
-
-
 # ---------------------------------------------------------------------------- averages
-
-
-@pytest.mark.parametrize("name", [name for name in PUSHED if name.startswith("an average of ")])
-def test_an_average_is_taken_of_what_has_the_axis(name: str) -> None:
-    text, flops = PUSHED[name].text, PUSHED[name].said.get("flops")
-    sizes = {axis: size for axis, size in {"c": 40, "o": 30, "p": 30}.items() if axis in text}
-    axes = "b,n,c" if "y[b,n,c]" in text else "b,n,o"
-    kept = axes.replace(",n", "")
-    graph = tn.layer(f"{text}\nz[{kept}] = mean[n](y[{axes}])", inputs="x", n=2000, **sizes)
-    assert flops is None or tn.plan(graph, profile=CPU, b=7).flops == int(flops)
-
-
-def test_averages_over_several_axes_part() -> None:
-    graph = tn.layer("z[b] = mean[i,j](x[b,i] * y[b,j])", inputs="x y", i=200, j=300)
-    (equation,) = REWRITES["average first"](graph).own
-    assert str(equation) == "z[b] = mean[i](x[b,i]) * mean[j](y[b,j])"
-
-
-@pytest.mark.parametrize(
-    ("text", "equation"),
-    [
-        ("z[b,c] = mean[n](x[b,n] * W[n,c])", "z[b,c] = sum[n](x[b,n] * W[n,c]) / n"),
-        (
-            "z[b,c] = tanh(mean[n,m](x[b,n] * y[n,m] * W[m,c]))",
-            "z[b,c] = tanh(sum[m,n](x[b,n] * y[n,m] * W[m,c]) / n / m)",
-        ),
-        ("z[b] = mean[n](x[b,n] * sum[k](x[b,k] * y[k,n]))", "z[b] = sum[n](x[b,n] * sum[k](x[b,k] * y[k,n])) / n"),
-        ("h[b,n,c] = x[b,n] * W[n,c]\nz[b,c] = mean[n](h)", "z[b,c] = sum[n](x[b,n] * W[n,c]) / n"),
-        ("h[b,i,c] = x[b,i] * W[i,c]\nz[n,c] = mean[i](h[n,i,c])", "z[n,c] = sum[i](x[n,i] * W[i,c]) / i"),
-    ],
-)  # fmt: skip
-def test_an_average_of_a_product_whose_factors_share_an_axis_is_a_contraction(
-    text: str, equation: str
-) -> None:
-    graph = tn.layer(text, inputs="x[b,n] y[n,m]" if "y[" in text else "x")
-    (found,) = REWRITES["average first"](graph).own
-    assert str(found) == equation
-    assert program_of(passed("reduction pushdown", sums=False)(graph)).function == program_of(graph).function
-
-
-def test_such_an_average_takes_as_much_memory_as_the_sum() -> None:
-    sizes = {"b": 64, "n": 512, "c": 128}
-    averaged, summed = (
-        tn.plan(tn.layer(f"y[b,c] = {name}[n](x[b,n] * W[n,c] * v[n])", inputs="x"), **sizes)
-        for name in ("mean", "sum")
-    )
-    assert averaged.flops == summed.flops
-    assert averaged.peak_memory == summed.peak_memory
 
 
 def test_an_average_of_nothing_and_one_in_half_precision_are_what_they_were() -> None:
@@ -272,36 +154,42 @@ def test_an_average_of_nothing_and_one_in_half_precision_are_what_they_were() ->
 
 # ---------------------------------------------------------------------------- ones at told positions
 
-SIZES = {"b": 3, "n": 4, "v": 5, "c": 2, "d": 3}
+SIZES = {"b": 3, "s": 4, "n": 4, "v": 5, "c": 2, "d": 3, "r": 2, "k": 2, "f": 4, "h": 2, "W0": 5, "W1": 5}
+LENGTHS = [{}, {"s": 1, "r": 0}, {"b": 1, "c": 1}, {"b": 0, "n": 0}, {"s": 0, "c": 0}, {"f": 0}]
+LIBRARIES = [("numpy", "array-api-strict"), ("torch",), ("jax",)]
 
 
-ONES = [
-    "y[b,c] = onehot[v](t[b]) * x[v,c]",
-    "y[n] = sum[b,v](z[b] * onehot[v](t[b,n]) * x[v])",
-    "y[b,d] = sum[c,v](abs(x[v,c,d]) * onehot[v](t[b] + 2 - 2))",
-    "y[c,d] = sum[v](x[v,c,d] * onehot[v](maximum(t[c,d], -9)) * z[v])",
-    "o[b,n,v] = onehot[v](t[b,n])\ny[c] = sum[b,n,v](o[b,n,v] * x[v,c,n] * z[b,c])",
-    "y = sum[v,n](onehot[v](t[n]) * x[v,n] * z[v])",
-    "y[c] = onehot[v](t) * x[v,c]",
-]
-
-
-@pytest.mark.parametrize("text", ONES)
-def test_rows_at_told_positions_are_read(text: str) -> None:
-    """Also where the positions are outside, which choose nothing."""
-    draw, axes = np.random.default_rng(0), dict(re.findall(r"\b([txz])\[([a-z,]+)\]", text))
-    shapes = {name: [SIZES[axis] for axis in own.split(",")] for name, own in axes.items()}
-    shapes.setdefault("t", [])
-    arrays = {name: draw.integers(-9, 10, shape) / 4 for name, shape in shapes.items()}  # exact in 32 bits
-    arrays["t"] = draw.integers(-3, SIZES["v"] + 3, shapes["t"])
-    inputs = [name if shapes[name] else f"{name}[()]" for name in arrays]
-    graph = holding(tn.layer(text, inputs=inputs), {"t": Element.WHOLE})
-    expected = oracle.meaning(graph, arrays)["y"]
-    changed = REWRITES["select"](graph)
+@pytest.mark.parametrize(
+    ("title", "lengths", "kind", "libraries"),
+    covered(
+        [title for title in REWRITTEN if title not in PRINTED],
+        LENGTHS,
+        ["int64", "int32", "uint8", "int8"],
+        LIBRARIES,
+    ),
+)
+def test_products_with_ones_are_rewritten(
+    title: str, lengths: dict[str, int], kind: str, libraries: tuple[str, ...]
+) -> None:
+    """Positions outside choose nothing, and add to nothing; some are told twice, or none are."""
+    by, sizes = REWRITTEN[title].said["by"], {**SIZES, **lengths}
+    written = REWRITTEN[title].graph()
+    arrays = drawn(written, **sizes)
+    low, high = (0, 5) if by == "products by groups" else (-3, 8)
+    positions = np.random.default_rng(1).integers(low * (kind != "uint8"), high, arrays["t"].shape)
+    arrays["t"] = positions.astype(kind)
+    changed = REWRITES[by](holding(written, {"t": Element.WHOLE}))
     assert "onehot" not in str(changed)
+    assert REWRITTEN[title].said.get("makes", "") in str(changed)
     assert of_tensors(changed)["y"] is Element.NUMBER
-    for backend in ("numpy", "torch", "jax"):
-        np.testing.assert_allclose(computed(changed, arrays, backend)["y"], expected, rtol=1e-10, atol=1e-10)
+    expected = oracle.meaning(written, arrays, sizes)["y"]
+    for backend, each in itertools.product(libraries, (written, changed)):
+        if each is written or by != "scatter" or backend != "array-api-strict":
+            library = BACKENDS[backend]()
+            given = {name: library.asarray(array) for name, array in arrays.items()}
+            run = tn.compile(each, backend=library, params=those_of(each, given))
+            found = run(*(given[leaf.name] for leaf in each.inputs))
+            np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float64"])
@@ -312,6 +200,32 @@ def test_no_row_is_read_that_is_not_there(dtype: str, rows: int) -> None:
     t, E = np.array([0, 1, 4, 200]).astype(dtype), np.random.default_rng(0).standard_normal((rows, 64))
     expected = (t[:, None] == np.arange(rows)) @ E
     np.testing.assert_allclose(tn.compile(graph)({}, t, E), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *itertools.product(["numpy", "torch", "jax"], ["float16"]),
+        *itertools.product(["torch", "jax"], ["bfloat16"]),
+        *itertools.product(["numpy", "torch"], ["complex64"]),
+    ],
+)
+def test_long_sums_do_not_stall_in_short_types(backend: str, dtype: str) -> None:
+    """5,000 ones are 5,000, though in 16 bits 2,048 + 1, or 256 + 1, is not."""
+    library = load_backend(backend)
+
+    def told(text: str) -> tn.Graph:
+        return holding(tn.layer(text, inputs="t x", v=100, c=3), {"t": Element.WHOLE})
+
+    t = library.asarray(np.zeros(5000, dtype=np.int64))
+    x = library.asarray(np.ones((5000, 3)), dtype=dtype)
+    compiled = tn.compile(told("y[v,c] = onehot[v](t[s]) * x[s,c]"), backend=backend)
+    counted = tn.compile(told("y[v,c] = sum[s](onehot[v](t[s])) * x[c]"), backend=backend)
+    for found in (compiled({}, t, x), counted({}, t, x[0])):
+        assert library.dtype(found) == dtype
+        expected = np.zeros((100, 3))
+        expected[0] = 5000
+        np.testing.assert_allclose(np.abs(library.numpy(found)), expected, rtol=2e-3)
 
 
 @pytest.mark.parametrize("read", ["y[b] = h[e] * w[b]", "y[b] = mean[e](h[e]) * w[b]"])

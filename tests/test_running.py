@@ -39,43 +39,11 @@ def on(backend: str, *arrays: np.ndarray) -> list[Any]:
 
 # ---- every call looks at its arrays
 
-OTHER = {"numpy": torch.tensor(X), "torch": X}
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_arrays_of_another_library_after_a_good_call(backend: str) -> None:
-    f = tn.compile(DENSE, backend=backend)
-    w, u, x = on(backend, W, U, X)
-    f({"W": w, "u": u}, x)
-    with pytest.raises(tn.BackendError, match=f"'x' is an array of (?!{backend}).*compiled for {backend}"):
-        f({"W": w, "u": u}, OTHER[backend])
-    with pytest.raises(tn.BackendError, match=f"'x' is a list, not an array of {backend}"):
-        f({"W": w, "u": u}, X.tolist())
-    np.testing.assert_array_equal(np.asarray(f({"W": w, "u": u}, x)), Y)
-
-
-def test_a_module_and_einsum_look_too() -> None:
-    module = tn.module(DENSE, params={"W": W, "u": U})
-    module(torch.tensor(X))
-    tn.einsum("bi,oi->bo", X, W)
-    told = "'{}' is an array of {}, and the graph is compiled for {}".format
-    with pytest.raises(tn.BackendError, match=told("x", "numpy", "torch")):
-        module(X)
-    with pytest.raises(tn.BackendError, match=told("op1", "torch", "numpy")):
-        tn.einsum("bi,oi->bo", X, torch.tensor(W))
-
-
-def test_arrays_of_another_device_after_a_good_call() -> None:
-    f = tn.compile(DENSE, backend="torch")
-    w, u, x = on("torch", W, U, X)
-    f({"W": w, "u": u}, x)
-    with pytest.raises(tn.BackendError, match=r"'W' is on cpu, and 'x' on meta(?s:.*)device="):
-        f({"W": w, "u": u}, x.to("meta"))
-    assert f({"W": w.to("meta"), "u": u.to("meta")}, x.to("meta")).device.type == "meta"
-
 
 def test_a_lone_number_on_the_processor_goes_with_any_device() -> None:
+    """After calls on another."""
     f = tn.compile(tn.layer("y[i] = beta * x[i]", inputs="x[i] beta[()]"), backend="torch")
+    f({}, torch.ones(3), torch.tensor(2.0))
     assert f({}, torch.ones(3, device="meta"), torch.tensor(2.0)).device.type == "meta"
 
 
@@ -169,11 +137,6 @@ def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
 
 
 def test_sizes_bind_in_functions_and_modules() -> None:
-    params, x = {"W": W, "u": U}, np.ones((5, 3))
-    compiled = [tn.compile(DENSE, b=4, params=params), tn.compile(DENSE.bind(b=4), params=params)]
-    for f, given in ((compiled[0], x), (compiled[1], x), (tn.module(DENSE, b=4), torch.ones(5, 3))):
-        with pytest.raises(tn.ShapeError, match="axis 'b' of 'x' is 5, and should be 4"):
-            f(given)
     assert tn.module(DENSE, b=5)(torch.ones(5, 3)).shape == (5, 2)
     module = tn.module(DENSE, plan_at={"b": 4096})
     assert dict(module.plan.sizes) == {"b": 4096}
@@ -437,18 +400,6 @@ def test_a_function_registered_anew_is_not_the_old_one() -> None:
     assert tn.compile(graph)({}, np.ones(2)).tolist() == [2, 2]
     tn.register("twice", numpy=lambda a: a * 3)
     assert tn.compile(graph)({}, np.ones(2)).tolist() == [3, 3]
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-@pytest.mark.parametrize("kind", [np.matrix, np.ma.masked_array], ids=["matrix", "masked"])
-def test_an_array_with_an_arithmetic_of_its_own_is_refused(kind: Any) -> None:
-    """For a matrix, `*` is a matrix product; of a masked array the mask would be lost."""
-    f = tn.compile(tn.layer("y[b,i] = x[b,i] * z[b,i]", inputs="x z"))
-    x = np.array([[1.0, 2.0], [3.0, 4.0]])
-    for arrays in ((kind(x), x), (x, kind(x))):
-        with pytest.raises(tn.BackendError, match=r"with an arithmetic of its own(?s:.*)asarray"):
-            f({}, *arrays)
-    np.testing.assert_array_equal(f({}, x, np.asarray(kind(x))), x * x)
 
 
 def test_an_array_in_a_file_is_an_array(tmp_path: Path) -> None:

@@ -214,42 +214,6 @@ def test_scores_are_not_kept_for_backward() -> None:
     assert all(each.grad is not None for each in (q, k, v))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_transforms_go_through_the_operations() -> None:
-    torch.manual_seed(0)
-    shape = (2, 2, 460, 8)
-    f = tn.compile(dot_product_attention(weights="signed"), backend="torch")
-    q, k, v, t = (torch.randn(shape, dtype=torch.float64) for _ in range(4))
-
-    def run(q: Any) -> Any:
-        return f({}, q, k, v)
-
-    def plain(q: Any) -> Any:
-        return equations(q, k, v, scale=8**-0.5)
-
-    run(q)
-    assert KERNEL in f.last().plan.code
-    close = torch.testing.assert_close
-    close(*(torch.func.grad(lambda q, g=g: g(q).square().sum())(q) for g in (run, plain)))
-    close(*(torch.func.jvp(g, (q,), (t,))[1] for g in (run, plain)))
-    close(*(torch.func.vmap(g)(torch.stack((q, t))) for g in (run, plain)))
-    leaf = q.clone().requires_grad_()
-    close(*(torch.autograd.grad(g(leaf).square().sum(), leaf)[0] for g in (run, plain)))
-
-
-def test_a_module_of_it_compiles_as_a_whole() -> None:
-    torch.manual_seed(0)
-    graph = tn.models.attention(16, 2, weights="signed", mask="causal")
-    module = tn.module(graph, dtype="float32")
-    x = torch.randn(4, 520, 16, requires_grad=True)
-    expected = module(x)
-    (slope,) = torch.autograd.grad(expected.square().sum(), x)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    found = compiled(x)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], slope)
-
-
 def test_under_autocast_products_are_of_the_shorter_type() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 2, 30, 8, requires_grad=True) for _ in range(3))

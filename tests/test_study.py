@@ -286,14 +286,6 @@ def test_the_pareto_front_holds_what_no_other_beats(finished: Finished) -> None:
 # ---- resuming
 
 
-def test_finished_runs_are_kept(copy: Path, finished: Finished) -> None:
-    before = stamps(copy)
-    results, text = short(copy)
-    assert results == finished[1]
-    assert stamps(copy) == before
-    assert "kept, finished before: dense-6, tcl4-cp" in text
-
-
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"epochs": 1}, {"recipe": {"batch": 64}}])
 def test_runs_with_other_settings_stand_beside(copy: Path, changes: dict[str, object]) -> None:
     """And what was there is not lost: the first settings find their runs again."""

@@ -7,13 +7,9 @@ import csv
 import json
 import multiprocessing
 import os
-import random
-import subprocess
+import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,47 +77,52 @@ def test_an_error_of_a_worker_is_that_of_the_study() -> None:
 # ---- here
 
 
-def test_two_at_once_give_the_numbers_of_one(tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"rows": ROWS[:1], "seeds": 2, "epochs": 1}
-    study(tmp_path / "one", **chosen)
-    _, printed = study(tmp_path / "two", **chosen, workers=Processes(2))
-    assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert "dense-6 (seed 1): 502 parameters" in printed
-    weights = sorted((tmp_path / "one" / "runs").glob("*.safetensors"))
-    assert len(weights) == 2
-    for path in weights:  # to the last bit
-        alone, beside = (read_tensors(tmp_path / name / "runs" / path.name)[0] for name in ("one", "two"))
-        assert all(torch.equal(alone[name], beside[name]) for name in alone)
-    _, printed = study(tmp_path / "two", **chosen, workers=Processes(2))
-    assert "kept, finished before: dense-6 (seed 0)" in printed
-
-
 @pytest.mark.slow
-def test_killed_processes_are_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["here", "Dask"])
+def test_killed_processes_are_replaced(where: str, tmp_path: Path) -> None:
+    """By those of this one, and by the nannies of a cluster."""
     chosen: dict[str, Any] = {"rows": ROWS[:2], "seeds": 2, "epochs": 15}
     study(tmp_path / "one", **chosen)
     runs, killed, over = tmp_path / "two" / "runs", [], threading.Event()
+    with contextlib.ExitStack() as stack:
+        workers: Any = Processes(2)
+        if where == "Dask":
+            distributed = pytest.importorskip("distributed")
+            cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+            workers = Dask(stack.enter_context(cluster).scheduler_address)
 
-    def kill() -> None:
-        """A process whenever another run is finished."""
-        seen = set[Path]()
-        while not over.wait(0.05) and len(killed) < 3:
-            found = set(runs.glob("*.safetensors")) - seen
-            seen |= found
-            for each in multiprocessing.active_children()[: len(found)]:
-                each.kill()
-                killed.append(each.pid)
+        def alive() -> list[int]:
+            own = multiprocessing.active_children() if where == "here" else cluster.workers.values()
+            return [each.pid for each in own if each.pid]
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        study(tmp_path / "two", **chosen, workers=Processes(2))
-    finally:
-        over.set()
-        killer.join()
+        def kill() -> None:
+            """A process whenever another run is finished."""
+            seen = set[Path]()
+            while not over.wait(0.05) and len(killed) < 3:
+                found = set(runs.glob("*.safetensors")) - seen
+                seen |= found
+                for each in alive()[: len(found)]:
+                    os.kill(each, signal.SIGKILL)
+                    killed.append(each)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            _, printed = study(tmp_path / "two", **chosen, workers=workers)
+        finally:
+            over.set()
+            killer.join()
     assert killed
+    assert "dense-6 (seed 1): 502 parameters" in printed
     assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".safetensors"}
+    weights = sorted((tmp_path / "one" / "runs").iterdir())
+    assert sorted(path.name for path in runs.iterdir()) == [path.name for path in weights]
+    assert {path.suffix for path in weights} == {".safetensors"}
+    for path in weights:  # to the last bit
+        alone, beside = (read_tensors(folder / path.name)[0] for folder in (path.parent, runs))
+        assert all(torch.equal(alone[name], beside[name]) for name in alone)
+    _, printed = study(tmp_path / "two", **chosen, workers=Processes(2))
+    assert f"kept, finished before: {ROWS[0]} (seed 0)" in printed
 
 
 # ---- together
@@ -136,81 +137,6 @@ def test_a_mesh_of_one_process_gives_the_numbers_of_none(tmp_path: Path) -> None
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     text = (tmp_path / "mesh" / "report.md").read_text(encoding="utf-8")
     assert "--mesh data=1" in text
-
-
-# ---- elsewhere
-
-
-@contextmanager
-def process(command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process, ended with the block."""
-    started = [sys.executable, "-m", *command.split()]
-    with log.open("wb") as file, subprocess.Popen(started, stdout=file, stderr=file) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-            try:
-                running.wait(30)
-            except subprocess.TimeoutExpired:
-                running.kill()
-
-
-def waited(found: Callable[[], Any], seconds: float = 120.0) -> Any:
-    """What is found, as soon as it is."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        result = found()
-        if result:
-            return result
-        time.sleep(0.2)
-    raise AssertionError(f"nothing within {seconds} s")
-
-
-@pytest.mark.slow
-def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path: Path) -> None:
-    """Four rows by three seeds under two workers, each killed now and then, and started anew by its nanny."""
-    pytest.importorskip("distributed")
-    psutil = pytest.importorskip("psutil")
-    study(tmp_path / "one", rows=ROWS, seeds=3, epochs=8)
-    file, killed, rng = tmp_path / "scheduler.json", [], random.Random(0)
-    here = f"--no-dashboard --scheduler-file {file}"
-    scheduler = f"distributed.cli.dask_scheduler --host 127.0.0.1 --port 0 {here}"
-    worker = f"distributed.cli.dask_worker --nworkers 2 --nthreads 1 --local-directory {tmp_path} {here}"
-    with process(scheduler, tmp_path / "scheduler.log"):
-        waited(file.exists)
-        rows = " ".join(f"--row={row}" for row in ROWS)
-        address = json.loads(file.read_text())["address"]
-        command = f"tensornet study digits --seeds 3 --epochs 8 --no-measure {rows} --dask {address}"
-        with (
-            process(worker, tmp_path / "worker.log") as nannies,
-            process(f"{command} --out {tmp_path / 'two'}", tmp_path / "log") as run,
-        ):
-            began = time.monotonic()
-            waited((tmp_path / "two" / "runs").is_dir)
-            while run.poll() is None:
-                assert time.monotonic() - began < 900, (tmp_path / "log").read_text()
-                time.sleep(rng.uniform(3.0, 8.0))
-                trained = [
-                    each for each in psutil.Process(nannies.pid).children(recursive=True) if _computes(each)
-                ]
-                if trained and len(killed) < 5 and run.poll() is None:
-                    victim = rng.choice(trained)
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        victim.kill()
-                        killed.append(victim.pid)
-            assert run.wait() == 0, (tmp_path / "log").read_text()
-    assert killed
-    assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".safetensors"}
-
-
-def _computes(process: Any) -> bool:
-    """Whether it is a worker: the process with the memory of torch, not a nanny's helper."""
-    try:
-        return bool(process.memory_info().rss > 150e6)
-    except Exception:  # it ended meanwhile
-        return False
 
 
 # ---- what can be wrong

@@ -20,8 +20,6 @@ from tensornet.contraction.order_search import Search, fastest
 from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, Strategy, flatten
 from tensornet.device.calibration import _Probe, _profile_of, load_profile, measure, profile_of, save_profile
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, MemoryAccess, default_profile, memory_access
-from tensornet.language.expression import axes_of_index
-from tensornet.planning.plans import Step
 from tensornet.protocol import load_backend
 
 from .conftest import sampled
@@ -457,19 +455,6 @@ def test_lines_whole_pages_apart_cost_the_first_matrix_more_where_it_lies_transp
     assert more(1040, 64, 4) == pytest.approx(1e-9 / 64)
     assert more(1024, 4, 4) > more(1024, 64, 4)  # for few columns it is not laid out anew
     assert more(1, 64, 4096) == pytest.approx(0.0, abs=1e-15)
-
-
-def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> None:
-    """A caller takes results in any order."""
-    text = "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"
-    large = tn.plan(tn.layer(text, inputs="x", i=4, j=8, k=12, p=4, q=8, r=12), backend="torch", b=6272)
-    assert axes_of_index(large.results[0].value.index) != tuple("bpqr")
-    last = large.steps[-1]
-    assert isinstance(last, Step)
-    assert last.equation.name == "y"  # which is a product: nothing is copied after it
-    assert last.flops > 0
-    small = tn.plan(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), backend="torch", b=3, i=5, o=7)
-    assert small.results[0].value.index == ("b", "o")
 
 
 def strategies(

@@ -112,21 +112,6 @@ def test_windows_along_open_positions_are_exported_with_them_open() -> None:
     torch.testing.assert_close(program.module()(x), module(x))
 
 
-@pytest.mark.parametrize("how", ["autograd", "torch.func", "compiled"])
-def test_equal_elements_share_the_gradient_however_it_is_asked_for(how: str) -> None:
-    torch._dynamo.reset()
-    call = tn.compile(tn.layer("y[b] = max[i,j](x[i,b,j])", inputs="x"), backend="torch")
-    module = tn.module(tn.layer("y[b] = max[i,j](x[i,b,j])", inputs="x"))
-    x = torch.randint(0, 3, (80, 40, 4)).float().requires_grad_()
-    expected = torch.autograd.grad(x.amax((0, 2)).square().sum(), x)[0]
-    if how == "torch.func":
-        found = torch.func.grad(lambda x: call({}, x).square().sum())(x.detach())
-    else:
-        run = torch.compile(module, backend="aot_eager") if how == "compiled" else module
-        found = torch.autograd.grad(run(x).square().sum(), x)[0]
-    torch.testing.assert_close(found, expected)
-
-
 def test_a_norm_along_an_open_batch_is_exported_with_it_open() -> None:
     """Which way is faster for so many elements is asked of calls alone."""
     module = tn.module(tn.layer("y[c] = norm[b](x[b,c])", inputs="x"))
@@ -201,15 +186,6 @@ def test_a_module_computes_what_no_input_changes_with_its_own_loops_and_blocks()
     expected = torch.tensor([1, 2, 3, 5, 8, 13]) * x + 2 * torch.cos(torch.arange(6) + 0.5)
     torch.testing.assert_close(module(x), expected)
     torch.testing.assert_close(torch.export.export(module, (x,)).module()(x), expected)
-
-
-def test_a_number_has_a_remainder_whose_divisor_has_a_gradient() -> None:
-    function = tn.compile(tn.layer("y[i] = -1 % w[i] + 0.1 % w[i]", inputs="w"), backend="torch")
-    w = torch.tensor([0.3, 1.3, 2.7], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: function({}, w), w)
-    torch.testing.assert_close(
-        function({}, w.detach()), -1 % w.detach() + 0.1 % w.detach(), rtol=1e-15, atol=0
-    )
 
 
 @pytest.mark.parametrize(
@@ -463,23 +439,3 @@ def test_attention_without_a_kernel_of_torch_has_the_derivatives_of_its_operatio
         others = [other if other is each else other.detach() for other in tensors]
         torch.testing.assert_close(torch.autograd.grad(ours(*others), each, gradient)[0], found)
     assert torch.autograd.gradgradcheck(ours, tensors, fast_mode=True)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # of torch, in forward mode
-def test_attention_with_a_kernel_of_torch_has_forward_and_second_derivatives_in_torch_func() -> None:
-    q, k, v = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64)
-
-    def derivatives(attention: Callable[..., Any]) -> list[torch.Tensor]:
-        def loss(q: torch.Tensor) -> Any:
-            return attention(q, k, v, scale=0.3).pow(2).sum()
-
-        def slope(q: torch.Tensor) -> torch.Tensor:
-            return torch.func.grad(loss)(q).sum()  # type: ignore[no-any-return]
-
-        once = torch.func.jvp(lambda q: attention(q, k, v, scale=0.3), (q,), (k,))[1]
-        return [once, torch.func.grad(slope)(q), torch.func.vmap(torch.func.grad(slope))(q[None])[0]]
-
-    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-        return torch.softmax(scale * q @ k.mT, -1) @ v
-
-    torch.testing.assert_close(derivatives(scaled_dot_product_attention), derivatives(plain))

@@ -79,7 +79,7 @@ def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
 
 def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
     """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; rows at positions outside are dropped."""
-    if not (positions.size and size):
+    if not (positions.size and size and a.size and b.size):
         return jnp.zeros((size, a.shape[-1], b.shape[-1]), a.dtype)
     blocks = _Blocks.of(positions, size)
     one, other = (

@@ -57,7 +57,7 @@ class _TorchFunctions(Functions):
 
     def remainder(self, a: Any, b: Any) -> Any:
         if not isinstance(a, torch.Tensor):  # torch does not differentiate a number % a tensor
-            a = torch.asarray(a, dtype=torch.result_type(a, b))
+            a = a * b.new_ones(())  # of the type of both; compilers do not ask which that is
         return shared.remainder(self, a, b)
 
     def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
