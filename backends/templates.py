@@ -10,6 +10,7 @@ from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 COMMON: Mapping[str, str] = {
     "index": "{positions}",
     "reciprocal": "1 / {0}",
+    "select": "{0}[{index}]",
     "within": "within({0}, {size}, {name})",
     "max_pool": "max_pool({0}, {windows})",
     "mean_pool": "mean_pool({0}, {windows})",

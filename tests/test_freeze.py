@@ -528,7 +528,7 @@ def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
     text = "u[a,c,b] = x[b,a,c] + v[a,c,b]\ny[a,c,k] = u[a,c,b] * W[a,b,k] * w[c]"
     context = context_of(tn.layer(text, inputs="x v", b=50, k=3, a=4, c=5))
     x = Ref("x", ("b", "a", "c"))
-    assert context.turned(x, ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+    assert context.turned(x, ("a", "c", "b")) == "x.reshape(50, 20).permute(1, 0)"
     assert context.turned(x, ("c", "a", "b")) is None
     assert context.turned(x, ("b", "a", "c")) is None
 

@@ -243,13 +243,13 @@ def test_code_is_readable_and_the_same_every_time() -> None:
         "def forward(x, U, V, W):",
         '    """y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"""',
         "    b = x.shape[0]",
-        "    t1 = V.reshape((4, 1, 4, 1)) * W.reshape((6, 1, 3))  # t1[q,r,j,k] = V[q,j] * W[r,k]",
-        "    t2 = U.reshape((4, 1, 1, 4, 1, 1)) * t1.reshape((4, 6, 1, 4, 3))"
+        "    t1 = V.reshape(4, 1, 4, 1) * W.reshape(6, 1, 3)  # t1[q,r,j,k] = V[q,j] * W[r,k]",
+        "    t2 = U.reshape(4, 1, 1, 4, 1, 1) * t1.reshape(4, 6, 1, 4, 3)"
         "  # t2[p,q,r,i,j,k] = U[p,i] * t1[q,r,j,k]",
         "    del t1",
-        "    y = large_linear(x.reshape((b, 48)), t2.reshape((96, 48)))"
+        "    y = large_linear(x.reshape(b, 48), t2.reshape(96, 48))"
         "  # y[b,(p,q,r)] = x[b,i,j,k] * t2[p,q,r,i,j,k]",
-        "    return y.reshape((b, 4, 4, 6))",
+        "    return y.reshape(b, 4, 4, 6)",
     ]
 
 

@@ -18,7 +18,7 @@ from tensornet.backends import loops as shared
 from tensornet.models.recurrent import LETTERS
 from tensornet.planning.plans import CallStep
 from tensornet.protocol import load_backend
-from tensornet.scan.kernels import select_associative_scan
+from tensornet.scan.kernels import select_associative_scan, select_parallel_form
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
@@ -46,16 +46,26 @@ def cell() -> tuple[tn.Graph, dict[str, np.ndarray]]:
     return graph, drawn(graph, 0.7, b=2, t=5)
 
 
-def test_what_does_not_recur_leaves_the_loop() -> None:
-    graph, _ = cell()
+MULTIPLICATIVE = "h[b,t,o] = tanh(x[b,t,i] * Wf[r,i] * h[b,t-1,p] * U[p,r] * Wg[o,r] + h[b,t-1,p] * V[o,p])"
+
+
+@pytest.mark.parametrize(
+    ("graph", "outside"),
+    [(cell()[0], ("x", "Wf", "Wg")), (tn.layer(MULTIPLICATIVE, inputs="x", i=8, r=6, o=7), ("x", "Wf"))],
+)
+def test_what_does_not_recur_leaves_the_loop(graph: tn.Graph, outside: tuple[str, ...]) -> None:
     plan = tn.plan(graph, b=32, t=1024, compare=False)
     (call,) = (step for step in plan.steps if isinstance(step, CallStep))
     assert call.along is not None
     assert call.along.count == 1024
-    inside = "\n".join(str(step.equation) for step in call.plan.steps)  # type: ignore[union-attr]
-    assert "Wf" not in inside
-    assert "Wg" not in inside
-    assert "x" not in {name for step in call.plan.steps for name in step.reads}
+    assert call.plan is not None
+    inside = {name for step in call.plan.steps for name in (*step.equation.operands, *step.reads)}
+    assert inside.isdisjoint(outside)
+    small = {"b": 2, "t": 4, **({"p": 7} if "V" in graph.named else {})}
+    arrays = drawn(graph, **small)
+    expected = oracle.meaning(graph, arrays, small)["h"]
+    found = by_numpy(lower_recurrences(graph), arrays)["h"]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_thousand_steps_are_planned_as_one() -> None:
@@ -430,3 +440,46 @@ def test_recurrent_layers_are_modules() -> None:
     assert "layers.0.onward.Wi" in module.state_dict()
     module(torch.randn(2, 5, 3)).sum().backward()
     assert all(each.grad is not None for each in module.parameters())
+
+
+@pytest.mark.parametrize("reader", ["y[b,t,d] = q[b,t,m] * S * v", "y[b,m,d] = tanh(S[b,-1,m,d])"])
+@pytest.mark.parametrize("step", ["t-1", "t+1"])
+@pytest.mark.parametrize("factor", ["", "a[d] *", "a[t] *", "a[b,t,m] *", "-0.5 *"])
+def test_a_state_that_products_alone_read_is_a_product_with_a_triangular_matrix(
+    factor: str, step: str, reader: str
+) -> None:
+    text = f"S[b,t,m,d] = {factor} S[b,{step},m,d] + k[b,t,m] * v[t,d]\n{reader}"
+    graph = tn.layer(
+        text, inputs=["k", *(["q"] if "q[" in reader else []), "v", *(["a"] if "a" in factor else [])]
+    )
+    times = itertools.count()
+    kernel = functools.partial(select_parallel_form, seconds=lambda part: next(times))
+    made = lower_recurrences(graph, kernels=[kernel])
+    assert not made.calls
+    assert not made.recurrences
+    sizes = {"b": 2, "t": 5, "m": 3, "d": 4}
+    arrays = drawn(graph, **sizes)
+    expected = oracle.meaning(graph, arrays, sizes)["y"]
+    np.testing.assert_allclose(by_numpy(made, arrays)["y"], expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("length", "output", "is_triangular"), [(64, "y", True), (65536, "y", False), (64, "y z", False)]
+)
+def test_linear_attention_is_computed_as_is_quicker(length: int, output: str, is_triangular: bool) -> None:
+    text = "S[t,m,d] = S[t-1,m,d] + k[t,m] * v[t,d]\ny[t,d] = q[t,m] * S[t,m,d]\nz[m] = max[t,d](S[t,m,d])"
+    graph = tn.layer(text, inputs="q k v", outputs="y z").select(output)
+    plan = tn.plan(graph, t=length, m=32, d=32, compare=False)
+    assert ("t1.reshape((t, 1)) <= t1" in plan.code) == is_triangular
+
+
+def test_a_shift_of_the_state_before_is_no_recurrence_along_its_axis() -> None:
+    """Of two axes along which a state is read a position before, the one that all reads step along is the loop's."""
+    text = "q[t,j] = previous[j](a[t-1,j])\na[t,j] = tanh(q[t,j] + a[t-1,j]) + x[t,j]"
+    graph = tn.layer(text, inputs="x")
+    (found,) = graph.recurrences
+    assert found.labels == {"q": "t", "a": "t"}
+    x, state = np.random.default_rng(0).normal(size=(5, 4)), np.zeros(4)
+    expected = [state := np.tanh(np.r_[0, state[:-1]] + state) + row for row in x]
+    np.testing.assert_allclose(tn.compile(graph)({}, x), expected, rtol=1e-12)
+    assert sum(isinstance(step, CallStep) for step in tn.plan(graph, t=5, j=4).steps) == 1

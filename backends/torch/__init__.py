@@ -32,6 +32,8 @@ templates: Mapping[str, str] = {
         name: f"{name}({{0}}, back={{back}})"
         for name in ("lstm_along", "gru_along", "tanh_along", "relu_along")
     },
+    "reciprocal": "torch.reciprocal({0})",  # half as long as 1 / x
+    "select": "{0}.select({axis}, {1})",
     "sum": "torch.sum({0}, {axes})",
     "mean": "mean({0}, {axes})",
     "logsumexp": "logsumexp({0}, {axes})",
@@ -39,8 +41,8 @@ templates: Mapping[str, str] = {
     "argmax": "torch.max({0}, dim={axis})[1]",  # torch.argmax takes two to four times as long
     "argmin": "torch.min({0}, dim={axis})[1]",
     **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
-    "reshape": "{0}.reshape({shape})",
-    "permute": "{0}.permute({axes})",
+    "reshape": "{0}.reshape{shape}",
+    "permute": "{0}.permute{axes}",
     "contiguous": "{0}.contiguous()",
     "copy": "{0}.clone()",
     "matmul": "torch.matmul({0}, {1})",
@@ -49,7 +51,7 @@ templates: Mapping[str, str] = {
     "batch_norm": "batch_norm({eps}, {0})",
     "pairwise_distance": "pairwise_distance({0}, {1}, {root})",
     "vecdot": "({0} * {1}).sum(-1)",
-    "broadcast": "{0}.expand({shape})",
+    "broadcast": "{0}.expand{shape}",
     "take": "take({0}, {1}, {axis})",
     "diagonal": "{0}.diagonal(dim1={first}, dim2={second})",
     "flip": "{0}.flip({axes})",

@@ -477,6 +477,6 @@ def remark(text: str) -> str:
 
 
 def tuple_source(parts: Iterable[object]) -> str:
-    """The source of a tuple of pieces of source, or of numbers."""
+    """The source of a tuple of pieces of source, or of numbers; in a call `f(…)`, of its arguments."""
     texts = list(map(str, parts))
-    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts) or '()'})"

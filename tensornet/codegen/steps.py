@@ -198,8 +198,11 @@ def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
     back = [n for n, (entry, _) in enumerate(dimensions) if is_computed_index(entry) and is_descending(entry)]
     text = context.op("flip", text, axes=tuple_source(back)) if back else text
     cuts = [_slice(context, entry, size) for entry, size in dimensions]
-    if any(cut != ":" for cut in cuts):
-        text = f"{text}[{', '.join(cuts)}]"
+    cutting, index = [n for n, cut in enumerate(cuts) if cut != ":"], ", ".join(cuts)
+    if len(cutting) == 1 and isinstance(dimensions[cutting[0]][0], int):
+        text = context.op("select", text, cuts[cutting[0]], axis=str(cutting[0]), index=index)
+    elif cutting:
+        text = f"{text}[{index}]"
     found: list[Read] = []
     for entry, size in dimensions:
         if isinstance(entry, int):

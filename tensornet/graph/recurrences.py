@@ -12,6 +12,7 @@ along that axis at each position of the first.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -211,11 +212,7 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
     """Equations that form a cycle, as one recurrence."""
     names = {each.name for each in group}
     found = [(each, step) for each in group for step, ref in _steps_of(each) if ref.name in names]
-    labels = dict[str, str]()
-    for each, step in found:
-        if each.name not in labels:
-            labels[each.name] = step.axes[0]
-            _spread(labels, group, by_name)
+    labels = _labels(group, names, by_name)
     steps = {_STEP_OF[step.function]: step for each, step in found if step.axes[0] == labels.get(each.name)}
     if len(steps) > 1:
         fix = "split it: one direction first, and the other reads its result"
@@ -239,6 +236,24 @@ def _steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
         inner, _ = _below(step)
         if isinstance(inner, Ref):
             yield step, inner
+
+
+def _labels(group: Sequence[Equation], names: set[str], by_name: Mapping[str, Equation]) -> dict[str, str]:
+    """The axis in each equation: the one along which most reads step, so that as little as possible runs one position
+    after another along a second axis."""
+    reads = [
+        (each.name, ref, step.axes[0]) for each in group for step, ref in _steps_of(each) if ref.name in names
+    ]
+    axes = defaultdict[tuple[str, int], set[str]](set)
+    for name, ref, axis in reads:
+        axes[name, id(ref)].add(axis)
+    best, labels = -1, dict[str, str]()
+    for name, _, axis in reads:
+        _spread(tried := {name: axis}, group, by_name)
+        count = sum(tried.get(reader, "") in own for (reader, _), own in axes.items())
+        if count > best:
+            best, labels = count, tried
+    return labels
 
 
 def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:

@@ -35,6 +35,8 @@ WORTH = 0.3
 """The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
 its product."""
 
+MINUS = Literal(-1)
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -72,9 +74,14 @@ def applied(context: LoweringContext, function: str, values: Sequence[Value]) ->
 
 
 def operand(
-    context: LoweringContext, expression: Expression, wanted: Layout | None, scaled: bool = False
+    context: LoweringContext,
+    expression: Expression,
+    wanted: Layout | None,
+    scaled: bool = False,
+    signed: bool = False,
 ) -> Operand:
-    """Lowers an operand of a pointwise step; `scaled`: whether the step may multiply it by numbers too."""
+    """Lowers an operand of a pointwise step; `scaled`: whether the step may multiply it by numbers too; `signed`:
+    whether it may subtract it."""
     if is_scalar(expression):
         return Operand(None, (context.scalar(expression),))
     if scaled and isinstance(expression, Contraction) and not expression.summed:
@@ -86,6 +93,8 @@ def operand(
                 tuple(context.scalar(each) for each in part) for part in (factors[:at], factors[at + 1 :])
             )
             return Operand(context.lower(factors[at], wanted), before, after)
+        if signed and factors[0] == MINUS and len(factors) > 2:
+            return Operand(context.lower(Contraction(factors[1:]), wanted), (MINUS,))
     return Operand(context.lower(expression, wanted))
 
 
@@ -178,7 +187,7 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
     asked = _order_with_bias(context, call) or wanted if adds else wanted
     arguments = call.arguments[split:]
     lowered = {
-        n: operand(context, arguments[n], asked, adds)
+        n: operand(context, arguments[n], asked, adds, adds and n > 0)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
     }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]

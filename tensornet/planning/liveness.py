@@ -16,6 +16,7 @@ from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     axes_of_index,
     calls_in,
@@ -113,6 +114,9 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
     most = alive = own = 0
     axes: dict[str, None] = {}
     for number, part in enumerate(parts):
+        match part:
+            case Contraction((Literal(-1), subtracted), ()) if number and chain:
+                part = subtracted
         within, value = _parts(divisor_of(part) or part, held)
         most, alive = max(most, alive + within), alive + value
         axes |= dict.fromkeys(free_axes(part))

@@ -27,7 +27,7 @@ from ..lowering.lower import lower, seconds_of
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, traced
-from ..scan.kernels import select_associative_scan, select_rnn_kernel
+from ..scan.kernels import select_associative_scan, select_parallel_form, select_rnn_kernel
 from ..scan.lowering import lower_recurrences
 from ..sizes import as_size, evaluate, name_of, product, symbol
 from .constant_folding import Folded
@@ -432,7 +432,8 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         whole = lower_recurrences(part, large)
         return _Schedule(whole, whole, values, target).seconds
 
-    kernels = [] if target.loops else [functools.partial(select_associative_scan, pays=pays)]
+    scan = functools.partial(select_associative_scan, pays=pays)
+    kernels = [] if target.loops else [functools.partial(select_parallel_form, seconds=seconds), scan]
     on_cpu = target.device.startswith("cpu")
     alike = not on_cpu or target.dtype in ("float32", "float64")  # on a GPU, others sum less precisely
     if alike and way == "fastest" and not target.loops:

@@ -1,4 +1,5 @@
-"""Kernel selection of recurrences by linear forms: an associative scan, or a recurrent cell (LSTM, GRU, plain RNN).
+"""Kernel selection of recurrences by linear forms: the parallel form, an associative scan, or a recurrent cell (LSTM,
+GRU, plain RNN).
 
 A linear form is what a state adds to a node, as a sum of products of tensors along axes that all of them share.
 
@@ -41,12 +42,14 @@ from ..ir.node import (
     along,
     axes_in,
     axes_of,
+    cast,
     concatenated,
     fills,
     index,
     moved_in,
     node,
     number,
+    over_others,
     plain_reads,
     row_major,
     substitute,
@@ -55,7 +58,7 @@ from ..ir.positions import apart, applied, counted, read_at
 from ..language.expression import Ref
 from ..language.patterns import pattern_of
 from ..ops.along_axes import CUMSUM, RECUR
-from ..ops.pointwise import EQUAL, WHERE
+from ..ops.pointwise import EQUAL, LESS_EQUAL, WHERE
 from ..ops.record import KernelEquation
 from ..ops.rnn import CELLS, Cell
 from ..ops.table import CONVERSIONS, Element, Function
@@ -198,6 +201,70 @@ class LinearForms:
         return along(found)
 
 
+# ---------------------------------------------------------------------------- parallel form
+
+
+Seconds: TypeAlias = "Callable[[Graph], float]"
+"""The expected seconds of a graph."""
+
+
+def select_parallel_form(component: Component, seconds: Seconds) -> dict[Node, Node]:
+    """A linear recurrence that products read, or one position, as a product with a triangular matrix
+    (Katharopoulos et al. 2020).
+
+        S[t,m,d] = a[t] * S[t-1,m,d] + k[t,m] * v[t,d],   y[t,d] = q[t,m] * S[t,m,d]
+        y[t,d] = q[t,m] * L[t,s] * k[s,m] * v[s,d],   L[t,s] = a[s+1] * … * a[t] for s <= t
+
+    The order of the products is free then, and S need not be held.
+
+    Args:
+        component: the nodes that recur.
+        seconds: the expected seconds of a graph, with loops in the place of recurrences.
+    """
+    linear = _linear_state(component, lambda *_: True)
+    ((each, state), *_), components = component.states.items(), component.components
+    readers, others = component.outside(state.behind), component.nodes - {state.behind}
+    held = state.behind in components.results or any(map(component.is_read, others | {each}))
+    less = all(_lessens(reader, state.behind, component.labels[state.behind]) for reader in readers)
+    if linear is None or state.starts or held or not less:
+        return {}
+    read = (child for each in (*readers, *(part.node for part in linear)) for child in each.children)
+    given = [child for child in read if child is not state.behind and not child.is_scalar]
+
+    def price(new: Mapping[Node, Node], states: Sequence[Node] = ()) -> float:
+        parts = (over_others(reader, new) for reader in readers)
+        return sum(seconds(components.part("y", part, given, states)) for part in parts)
+
+    scanned = over_others(state.behind, {each: _without_component(component, *linear)})
+    made = {state.behind: _triangular(component, *linear)}
+    return made if price(made) < min(price({}, [each]), price({state.behind: scanned})) else {}
+
+
+def _lessens(reader: Node, state: Node, at: int) -> bool:
+    """Whether a node reads a state at one position, or multiplies it and sums one of its axes, wherever it reads it."""
+    kept = {*axes_of(reader.result)} if reader.op == "contract" else {*range(len(reader.sizes))}
+    reads = [operand.reads for operand in reader.operands if operand.node is state]
+    return all(not axes_of((each[at],)) or {*axes_of(each)} - kept for each in reads)
+
+
+def _triangular(component: Component, factor: Operand, rest: Operand) -> Node:
+    """A state at all positions, each with what it adds itself: the product of a triangular matrix and the rest."""
+    ((each, state),) = component.states.items()
+    at, sizes = state.at, {**dict[Axis, Size](enumerate(each.shape)), "s": component.length}
+    here, there = (Operand(index(component.length), (along(axis),)) for axis in (at, "s"))
+    matrix = applied(LESS_EQUAL.name, (here, there) if state.back else (there, here), sizes)
+    if factor != ONE:
+        equal = applied(EQUAL.name, (here, there), sizes)
+        diagonal = Operand(cast(equal.node, each.element), equal.reads)
+        options = (("start", ZERO.node), ("back", number(int(state.back))))
+        factor = factor if factor.node.is_scalar else apart(factor, sizes)
+        left = tuple(map(along, dict.fromkeys((*axes_in([factor]), at, "s"))))
+        before = Operand(node(RECUR.name, sizes, [factor, diagonal], left, None, (at,), options), left)
+        matrix = applied("add", [applied("contract", [factor, before], sizes), diagonal], sizes)
+    moved = Operand(rest.node, substitute(rest.reads, {at: along("s")}))
+    return node("contract", sizes, [matrix, moved], each.plain)
+
+
 # ---------------------------------------------------------------------------- associative scan
 
 
@@ -278,10 +345,6 @@ def _without_component(component: Component, factor: Operand, rest: Operand) -> 
     total = begun if rest == ZERO else applied("add", [rest, begun], sizes)
     recurring = over(RECUR, [factor, total], ("start", ZERO.node))
     return added(recurring, applied(WHERE.name, [first, start, ZERO], sizes))
-
-
-Seconds: TypeAlias = "Callable[[Graph], float]"
-"""The expected seconds of a graph."""
 
 
 def select_rnn_kernel(component: Component, seconds: Seconds, supported: Container[str]) -> dict[Node, Node]:

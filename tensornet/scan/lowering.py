@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -35,6 +35,7 @@ from ..ir.node import (
     Node,
     Operand,
     along,
+    axes_in,
     axes_of,
     gathered,
     leaf,
@@ -308,11 +309,12 @@ class Block:
         made: the block's node for each node and state of the component.
         cuts, wholes: the inputs that are cut along a dimension, and those that are whole tensors.
         begins: the first values of states that recur at each position, by name.
+        alone: whether products of inputs are computed position by position too.
         leaves, names, axes: the declarations of these inputs, and the names of the block's nodes and axes.
     """
 
-    def __init__(self, component: Component) -> None:
-        self.component, self.components = component, component.components
+    def __init__(self, component: Component, alone: bool) -> None:
+        self.component, self.components, self.alone = component, component.components, alone
         self.numbers = itertools.count()
         self.leaves, self.names = dict[Node, Leaf](), dict[Node, str]()
         self.cuts, self.wholes = dict[tuple[Node, int], Node](), dict[Node, Node]()
@@ -375,16 +377,30 @@ class Block:
         return made
 
     def _together(self, each: Node) -> Sequence[Operand]:
-        """The operands of a node; those of a sum that do not recur are added before the loop."""
-        labels, axis = self.component.labels, self.component.axes[each]
-        others = [operand for operand in each.operands if operand.node not in labels]
-        if each.op != "add" or len(others) < 2 or all(operand.node.is_scalar for operand in others):
-            return each.operands
-        axes = {axis for operand in others for axis in axes_of(operand.reads)}
-        left = (axis, *(other for other in range(len(each.sizes)) if other != axis))
+        """The operands of a node; those of a sum that do not recur are added before the loop, and those of a product
+        multiplied that alone have an axis which it sums, unless their product has more axes than each of them."""
+        labels, axis, operands = self.component.labels, self.component.axes[each], [*each.operands]
+        if each.op == "add":
+            others = [operand for operand in operands if operand.node not in labels]
+            if len(others) > 1 and not all(operand.node.is_scalar for operand in others):
+                total = self._before("add", each, others, {*axes_in(others)})
+                operands = [total, *(operand for operand in operands if operand.node in labels)]
+        elif each.op == "contract" and not self.alone:
+            for summed in {*range(len(each.sizes))}.difference(axes_of(each.result), (axis,)):
+                having = [operand for operand in operands if summed in axes_of(operand.reads)]
+                rest = [operand for operand in operands if operand not in having]
+                kept = {axis, *axes_of(each.result), *axes_in(rest)}.intersection(axes_in(having))
+                most = max(len({*axes_of(operand.reads)}) for operand in having)
+                alone = labels.keys().isdisjoint(operand.node for operand in having)
+                if len(having) > 1 and alone and axis in kept and len(kept) <= most:
+                    operands = [*rest, self._before("contract", each, having, kept)]
+        return operands
+
+    def _before(self, op: str, each: Node, operands: Sequence[Operand], axes: Container[Axis]) -> Operand:
+        """Operands of a node together, for all positions at once; the axis of the component comes first."""
+        left = sorted(range(len(each.sizes)), key=lambda other: other != self.component.axes[each])
         own = tuple(along(other) for other in left if other in axes)
-        total = node("add", each.sizes, others, own)
-        return [Operand(total, own), *(operand for operand in each.operands if operand.node in labels)]
+        return Operand(node(op, each.sizes, operands, own), own)
 
     def _operand(self, each: Node, operand: Operand) -> Operand:
         """An operand of a node at the position of the block."""
@@ -544,7 +560,7 @@ def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
     """The nodes that the call of a block along an axis computes in place of those of a component."""
     _take_readers_of_large(component, large)
     _take_what_comes_in(component, large, alone)
-    components, block = component.components, Block(component)
+    components, block = component.components, Block(component, alone)
     following = [state.behind for state in component.outer.values()]
     behind = {state.behind for state in component.states.values()}
     nodes = [each for each in block.made if each in component.nodes | behind]
