@@ -513,3 +513,32 @@ def test_the_gradient_of_a_large_table_has_rows_where_it_was_read(dtype: str) ->
     assert torch.equal(found, expected)
     (twice,) = torch.autograd.grad(found, given, torch.ones_like(found))
     assert torch.equal(twice, torch.ones_like(given))
+
+
+def test_a_call_that_does_not_depend_on_the_axis_stays_as_it_is_in_a_piece() -> None:
+    graph = tn.layer(
+        """
+        def latents(p):
+            p[n,c]: input
+            s[n,f] = gelu(p[n,c] * W[f,c])
+            q[n,c] = p[n,c] + s[n,f] * V[c,f]
+        def block(x, p):
+            x[b,t,c]: input
+            p[n,c]: input
+            q = latents(p, scope='one')
+            r = latents(q, scope='two')
+            a[b,t,f] = gelu(x[b,t,c] * A[f,c] * r[0,c])
+            y[b,t,c] = x[b,t,c] + a[b,t,f] * B[c,f]
+        h = block(x, u, scope='first')
+        y = block(h, u, scope='second')
+        u[n,c]: parameter
+        """,
+        inputs="x[b,t,c]",
+        n=64,
+        c=32,
+        f=256,
+    )
+    parameters, x = tn.init(graph), np.random.default_rng(0).standard_normal((8, 64, 32)).astype(np.float32)
+    whole, pieces = (tn.compile(graph, memory_limit=limit) for limit in (None, 600_000))
+    np.testing.assert_allclose(pieces(parameters, x), whole(parameters, x), rtol=1e-4, atol=1e-4)
+    assert "in_pieces" in pieces.plan.code

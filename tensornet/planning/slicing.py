@@ -320,8 +320,8 @@ class _Cut:
         )
 
     def _in_pieces(self, item: Equation | Apply, size: str) -> Equation | Apply:
-        """An equation as it is, or a call with the sizes of a piece in its block."""
-        if isinstance(item, Equation):
+        """A call that is cut, with the sizes of a piece in its block; any other item as it is."""
+        if not isinstance(item, Apply) or item not in self.blocks:
             return item
         inside = self.blocks[item]
         leaves = tuple(replace(leaf, dims=inside._pieces(leaf.name, size)) for leaf in item.graph.leaves)
