@@ -115,14 +115,13 @@ def scatters(
         integer: the element type of positions; of 64 bits where the library has it.
         summed: takes an index for each row, the rows and the number of indices, and returns the sums.
         is_checked: whether `within` has read these positions, where it is called.
-        counted: takes indices and their number, and returns how often each occurs; `bincount` if not given.
+        counted: takes indices and their number, and returns how often each occurs.
     """
 
     def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool = False) -> Any:
         """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-        Batch and channels may be missing. Rows at positions outside of `size` are dropped; `inside` tells that there
-        are none, where values can be read. Without a batch, rows may lie along another axis, y[c,v,d] = Σ_s x[c,s,d].
+        Rows outside of `size` are dropped, unless `inside` says there are none. Along an axis: y[c,v] = Σ_s x[c,s].
         """
         if axis:
             rows = xp.moveaxis(x, (axis,), (0,))  # of torch, those of tuples alone run under vmap

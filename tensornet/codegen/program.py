@@ -265,9 +265,9 @@ def planned(
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
-    supported, limit = frozenset(backend.templates), None if changing else memory_limit
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
+        supported, limit = frozenset(backend.templates), None if changing else memory_limit
         target = Target(backend.name, device, dtype, profile, supported, closed, changing, loops)
         return schedule(graph, target, sizes, limit, compare, around)
 
@@ -279,8 +279,16 @@ def planned(
 
         return rematerialized_within(plans, memory_limit, backend, changing)
 
-    if tune is None:
-        return made(profile)
+    return made(profile) if tune is None else _tuned(made, profile, backend, around)
+
+
+def _tuned(
+    made: Callable[[DeviceProfile], Plan],
+    profile: DeviceProfile,
+    backend: Backend,
+    around: frozenset[str] | None,
+) -> Plan:
+    """The fastest of a few plans, when measured."""
     from .tuning import tuned
 
     return tuned(made, profile, backend, around is not None)
