@@ -483,3 +483,32 @@ def test_a_shift_of_the_state_before_is_no_recurrence_along_its_axis() -> None:
     expected = [state := np.tanh(np.r_[0, state[:-1]] + state) + row for row in x]
     np.testing.assert_allclose(tn.compile(graph)({}, x), expected, rtol=1e-12)
     assert sum(isinstance(step, CallStep) for step in tn.plan(graph, t=5, j=4).steps) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "p[t,j] = a[t-1,j]\na[t,j] = x[t,j] + 0.25 * previous[j](p) + 0.25 * following[j](p)",
+        "p[t,j] = softmax[j](a[t-1,j])\na[t,j] = x[t,j] + 0.5 * previous[j](p) + 0.1 * tanh(previous[j](p))",
+        "a[t,j] = tanh(sum[i](a[t-1,i]) + a[t,j-1] + 0.5 * tanh(a[t,j-1])) + x[t,j]",
+        "a[t,j] = tanh(a[t-1,j] * x[t,i] * W[i,k] * V[i,k,j])",
+        "a[t,j] = tanh(a[t-1,j] * x[t,i] * x[t,k] * W[i,k,j])",
+    ],
+)
+def test_what_most_reads_step_along_is_left_where_it_is_no_recurrence(text: str) -> None:
+    graph = tn.layer(text, inputs="x", **({"i": 4, "j": 3, "k": 4} if "W" in text else {}))
+    assert {*graph.recurrences[0].labels.values()} == {"t"}
+    sizes = {"t": 5} if "W" in text else {"t": 5, "j": 4}
+    arrays = drawn(graph, **sizes)
+    expected = oracle.meaning(graph, arrays, {**sizes, "i": 4, "j": 3 if "W" in text else 4, "k": 4})["a"]
+    found = np.asarray(
+        tn.compile(graph)({leaf.name: arrays[leaf.name] for leaf in graph.parameters}, arrays["x"])
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_limit_is_kept_where_the_parallel_form_would_not() -> None:
+    graph = tn.layer("S[t,m,d] = S[t-1,m,d] + k[t,m] * v[t,d]\ny[t,d] = q[t,m] * S[t,m,d]", inputs="q k v")
+    sizes = {"t": 1024, "m": 32, "d": 32, "compare": False}
+    free, bound = tn.plan(graph, **sizes), tn.plan(graph, memory_limit=1_000_000, **sizes)
+    assert bound.peak_memory <= 1_000_000 < free.peak_memory

@@ -11,6 +11,7 @@ along that axis at each position of the first.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -209,11 +210,40 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
 
 
 def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> Recurrence:
-    """Equations that form a cycle, as one recurrence."""
+    """Equations that form a cycle, as one recurrence along the axis along which most of their reads step, so that as
+    little as possible runs one position after another along a second axis."""
     names = {each.name for each in group}
-    found = [(each, step) for each in group for step, ref in _steps_of(each) if ref.name in names]
-    labels = _labels(group, names, by_name)
-    steps = {_STEP_OF[step.function]: step for each, step in found if step.axes[0] == labels.get(each.name)}
+    found = [(each, step, ref) for each in group for step, ref in _steps_of(each) if ref.name in names]
+    axes = defaultdict[tuple[str, int], set[str]](set)
+    for each, step, ref in found:
+        axes[each.name, id(ref)].add(step.axes[0])
+    ways = list[dict[str, str]]()
+    for first in found:
+        labels = _labels([first, *found], group, by_name)
+        ways += [labels] if labels not in ways else []
+
+    def reads_along(labels: Mapping[str, str]) -> int:
+        return sum(labels[name] in own for (name, _), own in axes.items())
+
+    for labels in sorted(ways, key=reads_along, reverse=True):
+        with contextlib.suppress(EquationError):
+            return _along(group, labels, found)
+    return _along(group, next(iter(ways), {}), found)  # raises the error of the axis that is read first
+
+
+def _along(
+    group: Sequence[Equation], labels: Mapping[str, str], found: Sequence[tuple[Equation, Call, Ref]]
+) -> Recurrence:
+    """The recurrence of some equations along an axis, which `labels` names in each.
+
+    Args:
+        group: the equations.
+        labels: the names of the axis.
+        found: the steps by which they read each other.
+    """
+    steps = {
+        _STEP_OF[step.function]: step for each, step, _ in found if step.axes[0] == labels.get(each.name)
+    }
     if len(steps) > 1:
         fix = "split it: one direction first, and the other reads its result"
         raise EquationError("a recurrence reads both earlier and later positions", steps[1].place, fix)
@@ -230,30 +260,24 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
     return Recurrence(tuple(group), labels, next(iter(steps)))
 
 
+def _labels(
+    steps: Sequence[tuple[Equation, Call, Ref]], group: Sequence[Equation], by_name: Mapping[str, Equation]
+) -> dict[str, str]:
+    """The axis of the first of some steps, by its name in each equation."""
+    labels = dict[str, str]()
+    for each, step, _ in steps:
+        if each.name not in labels:
+            labels[each.name] = step.axes[0]
+            _spread(labels, group, by_name)
+    return labels
+
+
 def _steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
     """The steps by which an equation reads tensors at other positions, each with its tensor."""
     for step in filter(is_step, equation.called):
         inner, _ = _below(step)
         if isinstance(inner, Ref):
             yield step, inner
-
-
-def _labels(group: Sequence[Equation], names: set[str], by_name: Mapping[str, Equation]) -> dict[str, str]:
-    """The axis in each equation: the one along which most reads step, so that as little as possible runs one position
-    after another along a second axis."""
-    reads = [
-        (each.name, ref, step.axes[0]) for each in group for step, ref in _steps_of(each) if ref.name in names
-    ]
-    axes = defaultdict[tuple[str, int], set[str]](set)
-    for name, ref, axis in reads:
-        axes[name, id(ref)].add(axis)
-    best, labels = -1, dict[str, str]()
-    for name, _, axis in reads:
-        _spread(tried := {name: axis}, group, by_name)
-        count = sum(tried.get(reader, "") in own for (reader, _), own in axes.items())
-        if count > best:
-            best, labels = count, tried
-    return labels
 
 
 def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:

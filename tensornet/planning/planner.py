@@ -78,12 +78,20 @@ def schedule(
     # each step is checked for complex numbers, so that no block is a function of its own
     whole = graph.flat if has_complex and around is None else with_functions(graph, around)
     whole = noted("outlining of blocks", graph, whole)
-    looped = _looped(whole, values, target, "fastest")
-    scheduled = _Schedule(graph, looped, values, target, alone=around is not None)
-    if has_complex:
-        _check_complex(whole, scheduled.steps, is_complex)
-    if memory_limit is not None:
-        scheduled = _sliced_to_fit(memory_limit, scheduled)
+
+    def scheduled_for(target: Target) -> _Schedule:
+        looped = _looped(whole, values, target, "fastest")
+        found = _Schedule(graph, looped, values, target, alone=around is not None)
+        if has_complex:
+            _check_complex(whole, found.steps, is_complex)
+        return found if memory_limit is None else _sliced_to_fit(memory_limit, found)
+
+    try:
+        scheduled = scheduled_for(target)
+    except BackendError:
+        if memory_limit is None or not any(part.reads_below for part in whole.parts):
+            raise
+        scheduled = scheduled_for(replace(target, parallel=False))  # it may hold less
     found = scheduled.plan()
     if memory_limit is None and found.peak_memory > target.tiled_from:
         found = _tiled(scheduled).plan()
@@ -413,7 +421,7 @@ def _function(
 def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -> Graph:
     """The graph with its recurrences lowered to calls along their axes.
 
-    Associative scans or kernels of the target's library take their place where these are faster."""
+    Products, associative scans or kernels of the target's library take their place where these are faster."""
     known = {**graph.bound, **values}
 
     def pays(positions: Any, others: Sequence[Any]) -> bool:
@@ -432,8 +440,8 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         whole = lower_recurrences(part, large)
         return _Schedule(whole, whole, values, target).seconds
 
-    scan = functools.partial(select_associative_scan, pays=pays)
-    kernels = [] if target.loops else [functools.partial(select_parallel_form, seconds=seconds), scan]
+    products = [functools.partial(select_parallel_form, seconds=seconds)] if target.parallel else []
+    kernels = [] if target.loops else [*products, functools.partial(select_associative_scan, pays=pays)]
     on_cpu = target.device.startswith("cpu")
     alike = not on_cpu or target.dtype in ("float32", "float64")  # on a GPU, others sum less precisely
     if alike and way == "fastest" and not target.loops:

@@ -32,6 +32,7 @@ class Target:
         closed: whether tensors that depend on open sizes are computed again at each call.
         changing: the leaves that get gradients, where the backward pass is planned as well.
         loops: whether recurrences always become loops, with as much as possible computed position by position.
+        parallel: whether linear recurrences may become products with triangular matrices.
     """
 
     backend: str
@@ -43,6 +44,7 @@ class Target:
     closed: bool = False
     changing: frozenset[str] = frozenset()
     loops: bool = False
+    parallel: bool = True
 
     def __post_init__(self) -> None:
         known = [row for row in FUNCTIONS.values() if row.recognised]

@@ -390,7 +390,7 @@ class Block:
                 having = [operand for operand in operands if summed in axes_of(operand.reads)]
                 rest = [operand for operand in operands if operand not in having]
                 kept = {axis, *axes_of(each.result), *axes_in(rest)}.intersection(axes_in(having))
-                most = max(len({*axes_of(operand.reads)}) for operand in having)
+                most = max((len({*axes_of(operand.reads)}) for operand in having), default=0)
                 alone = labels.keys().isdisjoint(operand.node for operand in having)
                 if len(having) > 1 and alone and axis in kept and len(kept) <= most:
                     operands = [*rest, self._before("contract", each, having, kept)]
