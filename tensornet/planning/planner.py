@@ -71,8 +71,7 @@ def schedule(
     is_complex = "complex" in target.dtype
     if is_complex:
         check_derivatives(graph)
-    given = whole_sizes(graph, sizes)
-    values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
+    values = dict.fromkeys(graph.open_sizes, NOMINAL) | whole_sizes(graph, sizes)
     has_complex = is_complex or writes_complex(graph)
     noted("as written", None, graph)
     # each step is checked for complex numbers, so that no block is a function of its own
@@ -84,15 +83,10 @@ def schedule(
         found = _Schedule(graph, looped, values, target, alone=around is not None)
         if has_complex:
             _check_complex(whole, found.steps, is_complex)
-        return found if memory_limit is None else _sliced_to_fit(memory_limit, found)
+        return found
 
-    try:
-        scheduled = scheduled_for(target)
-    except BackendError:
-        if memory_limit is None or not any(part.reads_below for part in whole.parts):
-            raise
-        scheduled = scheduled_for(replace(target, parallel=False))  # it may hold less
-    found = scheduled.plan()
+    fitted = scheduled_for if memory_limit is None else _fitting(memory_limit, whole, scheduled_for)
+    found = (scheduled := fitted(target)).plan()
     if memory_limit is None and found.peak_memory > target.tiled_from:
         found = _tiled(scheduled).plan()
     return replace(
@@ -101,6 +95,22 @@ def schedule(
         alternatives=OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else (),
         certainty=target.profile.certainty,
     )
+
+
+def _fitting(
+    limit: int, graph: Graph, scheduled_for: Callable[[Target], _Schedule]
+) -> Callable[[Target], _Schedule]:
+    """The schedule of a graph within a limit, without the parallel form of recurrences if that holds too much."""
+
+    def fitted(target: Target) -> _Schedule:
+        try:
+            return _sliced_to_fit(limit, scheduled_for(target))
+        except BackendError:
+            if not any(part.reads_below for part in graph.parts):
+                raise
+            return _sliced_to_fit(limit, scheduled_for(replace(target, parallel=False)))
+
+    return fitted
 
 
 def _check_complex(graph: Graph, steps: Iterable[AnyStep], is_complex: bool) -> None:
