@@ -512,3 +512,24 @@ def test_a_limit_is_kept_where_the_parallel_form_would_not() -> None:
     sizes = {"t": 1024, "m": 32, "d": 32, "compare": False}
     free, bound = tn.plan(graph, **sizes), tn.plan(graph, memory_limit=1_000_000, **sizes)
     assert bound.peak_memory <= 1_000_000 < free.peak_memory
+
+
+def test_a_tensorized_lstm_trains() -> None:
+    """It learns which of two numbers was the larger, the first or the last."""
+    graph = tn.models.lstm((2, 2), (4, 4), factorization="blocktt", rank=2)
+    head = tn.layer("y[b] = h[b,-1,o] * w[o]", inputs="h[b,t,o]")
+    whole = tn.model(lambda x: head(graph(x, scope="lstm"), scope="head"), inputs="x[b,t,i]", i=4)
+    loss = tn.layer("l = mean[b](softplus(-s[b] * y[b]))", inputs="y[b] s[b]")
+    step = tn.value_and_grad(whole, loss=loss)
+    rng, parameters = np.random.default_rng(0), tn.init(whole, seed=3)
+    losses = []
+    momentum = {name: np.zeros_like(each) for name, each in parameters.items()}
+    for _ in range(150):
+        x = rng.standard_normal((64, 6, 4)).astype(np.float32)
+        sign = np.sign(x[:, 0, 0] - x[:, -1, 0]).astype(np.float32)
+        value, gradients = step(parameters, x, sign)
+        losses.append(float(value))
+        for name, gradient in gradients.items():
+            momentum[name] = 0.9 * momentum[name] + gradient
+            parameters[name] = parameters[name] - np.float32(0.03) * momentum[name]
+    assert np.mean(losses[-10:]) < 0.5 < np.mean(losses[:5])
