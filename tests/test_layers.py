@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import string
 import warnings
@@ -93,8 +94,8 @@ def whole(kind: str, named: dict[str, np.ndarray]) -> np.ndarray:
         return np.asarray(tensorly.cp_to_tensor((None, factors)))
     if kind == "tt":
         return np.asarray(tensorly.tt_to_tensor([factors[0][None], *factors[1:-1], factors[-1][:, :, None]]))
-    if kind == "dense":
-        return factors[0]
+    if kind in ("dense", "low_rank"):
+        return functools.reduce(lambda u, v: np.tensordot(u, v, 1), factors)
     order, letters, ranks = len(factors), string.ascii_lowercase, string.ascii_uppercase
     modes = [letters[n] + letters[order + n] for n in range(order)]
     if kind == "kronecker":
