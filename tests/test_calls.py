@@ -386,14 +386,9 @@ def forward(plan: Plan) -> str:
     return plan.code[plan.code.index("def forward") :]
 
 
-def once_expected(graph: tn.Graph, **arrays: Any) -> Any:
-    named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
-    return by_numpy(graph, named)["y"]
-
-
 def close(found: torch.Tensor, module: torch.nn.Module, tolerance: float = 1e-5) -> None:
     """Holds what a module of `ATTENTION` gave against NumPy in float64."""
-    wanted = once_expected(TABLES, x=X, v=V, F=F, B=module.B.detach().double())
+    wanted = by_numpy(TABLES, {"x": X, "v": V, "B": module.B.detach().double()})["y"]
     np.testing.assert_allclose(found.detach().double().numpy(), wanted, rtol=tolerance, atol=tolerance)
 
 
@@ -495,7 +490,7 @@ def test_tables_of_open_lengths_are_kept_for_the_last_few(monkeypatch: pytest.Mo
     f = tn.compile(OPEN)
     for n in (5, 6, 5, 6, 7, 5, *range(20, 20 + executable.LENGTHS), 5):
         x, w = np.ones((2, n)), np.arange(1.0, n + 1)
-        np.testing.assert_allclose(f({}, x, w), once_expected(OPEN, x=x, w=w))
+        np.testing.assert_allclose(f({}, x, w), by_numpy(OPEN, {"x": x, "w": w})["y"])
     assert made[:3] == [(5, 5), (6, 6), (7, 7)]
     assert made[3] == (20, 20)
     assert made[-1] == (5, 5)
@@ -592,7 +587,7 @@ def test_open_lengths_are_compiled_whole() -> None:
     run = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
     for n, call in itertools.product((5, 6, 9), (run, module)):
         x, w = torch.ones(2, n), torch.arange(1.0, n + 1)
-        np.testing.assert_allclose(call(x, w).numpy(), once_expected(OPEN, x=x, w=w), rtol=1e-6)
+        np.testing.assert_allclose(call(x, w).numpy(), by_numpy(OPEN, {"x": x, "w": w})["y"], rtol=1e-6)
 
 
 def test_blocks_that_run_by_themselves_share_tables() -> None:

@@ -223,18 +223,6 @@ def test_no_positions_and_no_batch(name: str) -> None:
         assert called(graph, given).shape == (*shape[:2], 4)
 
 
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-def test_a_layer_of_torch_is_itself_again(kind: Any) -> None:
-    """With its own weights, taken apart and put together, it computes the same to the bit."""
-    module = kind(5, 7, batch_first=True)
-    graph, parameters = tn.models.from_torch(module)
-    x = torch.randn(3, 6, 5)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            tn.compile(graph, backend="torch")(parameters, x), module(x)[0], rtol=2e-6, atol=1e-6
-        )
-
-
 # ---------------------------------------------------------------------------- Rounded weights times rounded activations
 
 

@@ -406,28 +406,6 @@ def test_so_is_one_of_many_matrices() -> None:
     torch.testing.assert_close(tn.compile(graph, backend="torch")({}, x, z), x @ z.mT)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_autograd_vmap_forward_mode_and_a_compiler_see_the_product_itself() -> None:
-    graph, params, x = large()
-    forward = tn.compile(graph, backend="torch")
-    forward(params, x)  # planned for a large result
-
-    def total(weight: torch.Tensor) -> torch.Tensor:
-        return forward({**params, "W": weight}, x).sum()
-
-    expected = x.sum(0).expand(128, 4)
-    leaf = params["W"].clone().requires_grad_()
-    total(leaf).backward()
-    torch.testing.assert_close(leaf.grad, expected, rtol=1e-3, atol=1e-2)
-    torch.testing.assert_close(torch.func.grad(total)(params["W"]), expected, rtol=1e-3, atol=1e-2)
-    mapped = torch.func.vmap(lambda x: forward(params, x))(x.reshape(2, ROWS // 2, 4))
-    torch.testing.assert_close(mapped.reshape(ROWS, 128), forward(params, x))
-    _, moved = torch.func.jvp(total, (params["W"],), (torch.ones(128, 4),))
-    torch.testing.assert_close(moved, expected.sum(), rtol=1e-3, atol=1.0)
-    compiled = torch.compile(forward, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(params, x), forward(params, x))
-
-
 def test_autocast_and_another_type_are_heeded() -> None:
     graph, params, x = large()
     forward = tn.compile(graph, backend="torch")

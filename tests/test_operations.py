@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ import torch
 
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
-from tensornet.language.expression import Expression, Literal, Ref, scalar_value, transform
-from tensornet.language.parser import parse_block
 from tensornet.ops import rnn as cells
 from tensornet.ops.along_axes import FOLLOWING, PREVIOUS
 from tensornet.ops.collectives import COLLECTIVES
@@ -38,16 +35,6 @@ POINTWISE = [row for row in FUNCTIONS.values() if row.kind == "pointwise" and no
 WITHOUT = {"dropout"}  # which keeps the mask of the forward pass, and no text says that
 
 
-def number(text: str, values: dict[str, float]) -> Any:
-    """The value of an expression of the language at some numbers."""
-    (line,) = parse_block(f"d = {text}")
-
-    def put(part: Expression) -> Expression:
-        return Literal(values[part.name]) if isinstance(part, Ref) else transform(part, put)
-
-    return scalar_value(put(line.right))  # type: ignore[union-attr]
-
-
 # ---------------------------------------------------------------------------- derivatives
 
 
@@ -55,16 +42,6 @@ def test_every_pointwise_function_has_a_derivative() -> None:
     assert {row.name for row in POINTWISE if not row.derivative} == WITHOUT
     for row in POINTWISE:
         assert len(row.derivative) in (0, 1, row.arity[0])
-
-
-@pytest.mark.usefixtures("registering")
-def test_a_function_of_ones_own_may_have_a_derivative() -> None:
-    tn.register("cubed", derivative="3 * g * a ** 2", numpy=lambda a: a**3)
-    tn.register("ratio", arity=2, derivative=("g / b", "-g * y / b"), numpy=lambda a, b: a / b)
-    assert FUNCTIONS["cubed"].derivative == ("3 * g * a ** 2",)
-    assert number(FUNCTIONS["ratio"].gradient(1), {"a": 3.0, "b": 2.0, "y": 1.5, "g": 2.0}) == -1.5
-    tn.register("unknown", numpy=lambda a: a)
-    assert FUNCTIONS["unknown"].derivative == ()
 
 
 # ---------------------------------------------------------------------------- what rows say

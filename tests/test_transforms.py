@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensornet.models.attention import dot_product_attention
 from tensornet.ops.table import Element
 
 from .conftest import sampled
+from .test_freeze import PRODUCTS
 from .test_rewrites import REWRITES, REWRITTEN
 from .test_signed import equations
 
@@ -58,6 +60,11 @@ def differentiated(run: Run, *given: Tensor) -> Any:
     return torch.func.grad(partial(loss, run), tuple(floats(given)))(*given)
 
 
+def differentiated_one_by_one(run: Run, *given: Tensor) -> Any:
+    """The gradients of each example."""
+    return torch.vmap(torch.func.grad(partial(loss, run), tuple(floats(given))))(*map(examples, given))
+
+
 def recorded(run: Run, *given: Tensor) -> Any:
     """Gradients, and theirs."""
     leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in given]
@@ -86,7 +93,7 @@ def compiled(run: Run, *given: Tensor) -> Any:
     return value, torch.autograd.grad(value.square().sum(), [leaves[n] for n in floats(given)])
 
 
-WAYS = (mapped, mapped_by_one, differentiated, recorded, forwards, compiled)
+WAYS = (mapped, mapped_by_one, differentiated, differentiated_one_by_one, recorded, forwards, compiled)
 
 
 # ---------------------------------------------------------------------------- what is tried
@@ -128,6 +135,14 @@ def grouped(kind: str, number: int) -> tn.Graph:
     return REWRITES[kind](holding(record.graph(inputs=inputs), {"t": Element.WHOLE}))
 
 
+def of_inputs(graph: tn.Graph, equation: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """A product of inputs alone, and the same by torch.einsum."""
+    leaves = tuple(replace(each, kind="input") for each in graph.leaves)
+    shapes = [shape, *(array.shape for array in tn.init(graph).values())]
+    return replace(graph, leaves=leaves), "", [x(*each) for each in shapes], partial(torch.einsum, equation)
+
+
+LARGE = "a large product"
 SIGNED = dot_product_attention(weights="signed")
 TEXT = "y[b,t,o] = tanh(y[b,t-1,p] * W[o,p] + x[b,t,o])"
 P, K = at(0, 5, 7), at(0, 5, 7, 2)
@@ -196,6 +211,11 @@ CASES: dict[str, tuple[tn.Graph, str, list[Tensor], Run]] = {
         "scaled_dot_product_attention", [x(2, 3, 64, 16) for _ in range(3)],
         lambda q, k, v: torch.softmax(0.3 * q @ k.mT, -1) @ v,
     ),
+    LARGE: (
+        tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x W u"), "large_", [x(40_000, 4), x(128, 4), x(128)],
+        torch.nn.functional.linear,
+    ),
+    **{name: of_inputs(*each) for name, each in PRODUCTS.items()},
 }  # fmt: skip
 """A layer, what its code calls, what it is given, and the same by hand."""
 
@@ -204,13 +224,24 @@ TRIED = [(name, way) for name in CASES for way in WAYS if (name, way) != ("atten
 """Torch's kernel of attention has second derivatives in `torch.func` alone."""
 
 
-@pytest.mark.parametrize(
-    ("name", "way"), sampled(TRIED, [*(each for each in TRIED if each[1] is not compiled), *TRIED[5::12]])
-)
+BY_DAY = [
+    (name, way)
+    for name, way in TRIED
+    if (
+        way in (mapped, differentiated, forwards)
+        if name == LARGE
+        else way is not compiled or name in [*CASES][::2]
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "way"), sampled(TRIED, BY_DAY))
 def test_a_layer_under_what_torch_does_to_functions(name: str, way: Any) -> None:
     graph, called, given, by_hand = CASES[name]
     function, module = tn.compile(graph, backend="torch"), tn.module(graph)
     torch.testing.assert_close(function({}, *given), by_hand(*given))
     assert called in function.last().plan.code
     run = module if way is compiled else lambda *given: function({}, *given)
+    leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in given]
+    loss(run, *leaves).backward()  # planned both ways
     torch.testing.assert_close(way(run, *given), way(by_hand, *given))
