@@ -21,9 +21,10 @@ from .products import is_differentiated, is_traced, is_unseen, with_vjp
 __all__ = ["signed_attention"]
 
 Tensor: TypeAlias = torch.Tensor
+Parts: TypeAlias = tuple[Any, ...]
 
-TILE = 2**18
-"""The number of scores in a tile on a CPU. Twice as many take 0.96 of the time, and twice the memory."""
+TILE = 5 * 2**15
+"""The number of scores in a tile on a CPU: two tiles and the operands stay in the cache of a core."""
 
 LARGER = 2**26
 """The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
@@ -35,13 +36,13 @@ SAVED = 4
 """Up to so many times the size of the operands, the weights are saved for the backward pass."""
 
 LOG2_E = math.log2(math.e)
-"""Scores in tiles have base 2: `exp2` takes half as long as `exp`."""
+"""`exp` is faster than `exp2`, but takes 50 times as long where its result is 0."""
 
-HIGHEST = 43.0
-"""Up to such scores in base 2, exponentials need no maximum subtracted, since no visible score is below 0."""
+HIGHEST = 1e20
+"""Up to such sums of exponentials no maximum has to be subtracted, since no visible score is below 0."""
 
 HIDDEN = -3000.0
-"""|s| of a hidden score. Its exponential is 0, and never a subnormal number, which `exp2` computes slowly."""
+"""|s| of a hidden score. Its exponential is 0, and never a subnormal number, which takes long."""
 
 
 def signed_attention(
@@ -84,25 +85,68 @@ def _in_tiles(scale: float, biased: bool, causal: bool, more: int, saves: bool) 
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """A tile of scores: all rows of some matrices, or some rows of one matrix, and the keys that these rows see."""
+class _Tiles:
+    """Tiles that cover each score once: all rows of some matrices, or some rows of one matrix.
 
-    batch: slice
-    heads: slice
-    queries: slice
-    keys: slice
+    Attributes:
+        sizes: of batch, heads, queries and keys.
+        lengths: of a tile along batch, heads and queries.
+        causal: whether a tile has only the keys that its rows see.
+    """
 
-    def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
-        """The tile's part of a tensor [batch, heads, rows, columns]. Dimensions of size 1 stay whole."""
-        places = (self.batch, self.heads, getattr(self, rows), *([getattr(self, columns)] if columns else ()))
-        for axis, at in enumerate(places):
-            if at.stop - at.start < array.shape[axis]:
-                array = array.narrow(axis, at.start, at.stop - at.start)
-        return array
+    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    causal: bool
 
-    def matrices(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
-        """The tile's part of a tensor [batch, heads, rows, columns] as [matrices, rows, columns]."""
-        return self.of(array, rows, columns).flatten(0, 1)
+    @functools.cached_property
+    def places(self) -> list[tuple[tuple[int, ...], int]]:
+        """The shape of each tile's scores, [batch, heads, queries, keys], and its first query."""
+        *cut, keys = self.sizes
+        parts = (
+            [(start, min(size, start + length)) for start in range(0, size, length)]
+            for size, length in zip(cut, self.lengths, strict=True)
+        )
+        return [
+            ((*(stop - start for start, stop in at), min(keys, at[2][1]) if self.causal else keys), at[2][0])
+            for at in itertools.product(*parts)
+        ]
+
+    def of(self, array: Tensor | None, keys: int = -1) -> Sequence[Any]:
+        """The tiles' parts of a tensor [batch, heads, ...], or None for each. Dimensions of size 1 stay whole.
+
+        Args:
+            keys: its axis of keys, if it has one.
+        """
+        if array is None:
+            return [None] * len(self.places)
+        parts: list[Tensor] = [array]
+        for axis, length in enumerate(self.lengths):
+            if length < self.sizes[axis]:
+                whole, count = axis == keys or array.shape[axis] == 1, -(-self.sizes[axis] // length)
+                cut = ([each] * count if whole else torch.split(each, length, axis) for each in parts)
+                parts = [*itertools.chain.from_iterable(cut)]
+        if self.causal and keys >= 0 and array.shape[keys] > 1:
+            return [
+                part.narrow(keys, 0, shape[3]) for part, (shape, _) in zip(parts, self.places, strict=True)
+            ]
+        return parts
+
+    def matrices(self, array: Tensor, keys: int = -1) -> Iterator[Tensor]:
+        """The same as [matrices, rows, columns], each made where it is asked for."""
+        if self.lengths[1:] == self.sizes[1:3] and not self.causal and array.is_contiguous():
+            return iter(torch.split(array.flatten(0, 1), self.lengths[0] * self.sizes[1]))
+        return (part.flatten(0, 1) for part in self.of(array, keys))
+
+    def within(self, dims: int, like: Tensor, saved: Tensor | None = None) -> list[Tensor]:
+        """Where each tile's scores are, or with three dimensions a number per row: all at one place, or all saved."""
+        shapes = [(math.prod(shape[:2]), *shape[2:dims], *[1] * (4 - dims)) for shape, _ in self.places]
+        counts = [*map(math.prod, shapes)]
+        if saved is not None:
+            parts = torch.split(saved.narrow(0, 0, sum(counts)), counts)
+            return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        room = like.new_empty(max(counts), dtype=_working(like.dtype))
+        views = {shape: room.narrow(0, 0, math.prod(shape)).view(shape) for shape in {*shapes}}
+        return [views[shape] for shape in shapes]
 
 
 @dataclass(frozen=True)
@@ -125,7 +169,7 @@ class _Signed:
         scores = (self.scale * q) @ k.mT if is_wide else (q @ k.mT).to(v.dtype).mul_(self.scale)
         scores = scores + more[0] if self.biased else scores
         shown = scores.abs()
-        for cap in self._caps(scores, more[self.biased :], 0):
+        for cap in self._caps(scores, self._named(more)[1], 0):
             shown = torch.minimum(shown, cap)
         return (scores.sign() * shown.softmax(-1)) @ v
 
@@ -134,56 +178,46 @@ class _Signed:
         (b, h, i, _), f = q.shape, v.shape[-1]
         turned = q.stride(1) < q.stride(2)  # the result lies as the queries do
         result = v.new_empty((b, i, h, f)).transpose(1, 2) if turned else v.new_empty((b, h, i, f))
-        saved = [q.new_empty((b, h, i, size)) for size in (k.shape[-2], 1)] if self.saves else []
-        tiles = [*self._tiles(q, k)]
-        rooms = _rooms(tiles, q, 1 if saved else 2)
-        for tile in tiles:
-            weights, totals = self._weights(tile, q, k, v.dtype, more, saved, rooms)
-            part = tile.of(result, "queries")
-            given = weights.flatten(0, 1).to(v.dtype), tile.matrices(v, "keys")
-            if turned:
-                torch.div((given[0] @ given[1]).view(part.shape), totals, out=part)
+        tiles = self._tiles(q, k, v)
+        saved = [q.new_empty(math.prod(tiles.sizes[:dims])) for dims in (4, 3)] if self.saves else []
+        weighed = self._weighed(tiles, (q, k, v), *self._named(more), saved)
+        parts = zip(weighed, tiles.matrices(v, keys=2), tiles.of(result), strict=True)
+        for (weights, totals), values, part in parts:
+            given = weights.to(v.dtype), values
+            if part.is_contiguous():
+                torch.bmm(*given, out=part.flatten(0, 1)).div_(totals)
             else:
-                torch.bmm(*given, out=part.flatten(0, 1))
-                part.div_(totals)
+                part.copy_(torch.bmm(*given).div_(totals).view(part.shape))
         return result, *saved
 
-    def _weights(
-        self,
-        tile: _Tile,
-        q: Tensor,
-        k: Tensor,
-        dtype: torch.dtype,
-        more: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        rooms: Sequence[Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """The weights of a tile with their signs, and the totals that they have to be divided by.
+    def _weighed(
+        self, tiles: _Tiles, operands: Parts, bias: Any, seen: Any, saved: Sequence[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The weights of each tile with their signs, and the totals that they have to be divided by.
 
-        Both are written into `saved`, if it is not empty, else into `rooms`, which the next tile needs. Exponentials
-        are as fast as they get: in base 2, and without subtraction of a maximum where none is large.
+        Both are written into `saved`, if it is not empty, else where those of the next tile will be. A maximum is
+        subtracted only once exponentials without it were too large.
         """
-        working, scale = _working(q.dtype), self.scale * LOG2_E
-        rows, columns = tile.of(q, "queries"), tile.of(k, "keys")
-        parts = [tile.of(each, "queries", "keys") for each in more]
-        shape = (*rows.shape[:-1], columns.shape[-2])
-        shown, *free = [each.narrow(0, 0, math.prod(shape)).view(shape) for each in rooms]
-        scores = tile.of(saved[0], "queries", "keys") if saved else free[0]
-        _product(scores.flatten(0, 1), rows.flatten(0, 1), columns.flatten(0, 1).mT, scale, add=False)
-        for bias in parts[: self.biased]:
-            scores.add_(bias, alpha=LOG2_E)
-        torch.abs(scores, out=shown)
-        for cap in self._caps(shown, parts[self.biased :], tile.queries.start):
-            torch.minimum(shown, cap, out=shown)
-        is_asked = shown.device.type == "cpu" and not is_unseen(shown)  # other devices would have to wait
-        if not is_asked or not shown.max().item() <= HIGHEST:
-            shown.sub_(shown.amax(-1, keepdim=True))
-        totals = shown.exp2_().sum(-1, keepdim=True)
-        if dtype != working:  # half precision has no place for large weights
-            shown, totals = shown.div_(totals), torch.ones_like(totals)
-        for place in saved[1:]:
-            tile.of(place, "queries").copy_(totals)
-        return scores.sign_().mul_(shown), totals
+        q, k, v = operands
+        rooms = (None, *(saved or (None, None)))
+        places = (tiles.within(*each) for each in zip((4, 4, 3), (q, q, q), rooms, strict=True))
+        given = (tiles.matrices(q), tiles.matrices(k, 2), tiles.of(bias, 3), tiles.of(seen, 3))
+        subtracts = q.device.type != "cpu" or is_unseen(q)  # other devices would have to wait for the totals
+        for (shape, first), shown, scores, totals, rows, columns, more, mask in zip(
+            tiles.places, *places, *given, strict=True
+        ):
+            _product(scores, rows, columns.mT, self.scale)
+            if more is not None:
+                scores.view(shape).add_(more)
+            caps = [(shown.view(shape), cap) for cap in self._caps(scores, mask, first)]
+            _exponentials(scores, caps, shown, totals, subtracts)
+            if not (subtracts or totals.max().item() <= HIGHEST):
+                subtracts = True
+                _exponentials(scores, caps, shown, totals, subtracts)
+            if v.dtype != shown.dtype:  # half precision has no place for large weights
+                shown.div_(totals)
+                totals.fill_(1)
+            yield scores.sign_().mul_(shown), totals
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]) -> Any:
         """The wanted gradients of q, k, v and the bias. With g the gradient of y, and w the weights with their signs:
@@ -191,112 +225,122 @@ class _Signed:
         v̄ = wᵀ g,  s̄ = |w|·r − w·Σ_j w·r,  r = g vᵀ.
         """
         masks, (*saved, gradient) = more[: -1 - 2 * self.saves], more[-1 - 2 * self.saves :]
+        bias, seen = self._named(masks)
         given = (q, k, v, *masks[: self.biased])
         found = [
-            torch.zeros_like(each, dtype=_working(each.dtype), memory_format=torch.contiguous_format)
-            if asked
-            else None
+            torch.empty_like(each, dtype=_working(each.dtype)) if asked else None
             for each, asked in zip(given, wanted, strict=True)
         ]
-        tiles = [*self._tiles(q, k)]
-        rooms = [] if saved else _rooms(tiles, q, 2)
-        for tile in tiles:
-            if saved:
-                weights, totals = tile.of(saved[0], "queries", "keys"), tile.of(saved[1], "queries")
-            else:
-                weights, totals = self._weights(tile, q, k, v.dtype, masks, (), rooms)
-            coming = tile.of(gradient, "queries") / totals.to(gradient.dtype)
-            self._tile_backward(tile, (q, k, v), masks, coming, totals, weights, found)
+        of_q, of_k, of_v, of_bias = (*found, None)[:4]
+        for each in (of_k, of_v, of_bias) if self.causal else (of_bias,):  # tiles add to these
+            if each is not None:
+                each.zero_()
+        tiles = self._tiles(q, k, v)
+        weighed: Iterator[Any] = (
+            zip(tiles.within(4, q, saved[0]), tiles.within(3, q, saved[1]), strict=True)
+            if saved
+            else self._weighed(tiles, (q, k, v), bias, seen, ())
+        )
+        operands = zip(tiles.matrices(q), tiles.matrices(k, 2), tiles.matrices(v, 2), strict=True)
+        results = zip(tiles.of(of_q), tiles.of(of_k, 2), tiles.of(of_v, 2), tiles.of(of_bias, 3), strict=True)
+        rooms = zip(tiles.within(4, q), tiles.within(4, q), strict=True)
+        parts = (tiles.of(gradient), tiles.of(seen, 3), weighed, rooms, operands, results)
+        for (_, first), coming, mask, pair, room, *others in zip(tiles.places, *parts, strict=True):
+            coming = coming / pair[1].view(*coming.shape[:3], 1).to(coming.dtype)
+            self._tile_backward(first, coming, mask, (*pair, *room), *others)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
         )
 
     def _tile_backward(
-        self,
-        tile: _Tile,
-        operands: tuple[Tensor, Tensor, Tensor],
-        more: Sequence[Tensor],
-        coming: Tensor,
-        totals: Tensor,
-        weights: Tensor,
-        found: Sequence[Tensor | None],
+        self, first: int, coming: Tensor, seen: Any, scores: Parts, operands: Parts, found: Parts
     ) -> None:
-        """Adds a tile's terms to the gradients of q, k, v and the bias; None for those that are not wanted."""
-        (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
-        if of_q is not None or of_k is not None or any(each is not None for each in of_bias):
-            pulls = coming
-            for mask in more[self.biased :]:  # the scores of a row that sees nothing have no gradient
-                sees = tile.of(mask, "queries", "keys").sum(-1, keepdim=True, dtype=coming.dtype)
-                pulls = pulls * sees.clamp_(max=1)
-            pulled = (pulls.flatten(0, 1) @ tile.matrices(v, "keys").mT).view(weights.shape).to(totals.dtype)
-            mean = (pulled * weights).sum(-1, keepdim=True).div_(totals)
-            pulled.mul_(weights.abs()).addcmul_(weights, mean, value=-1)
-            for each in of_bias:
-                if each is not None:
-                    part = tile.of(each, "queries", "keys")
-                    part += pulled.sum_to_size(part.shape)
-            pulled = pulled.flatten(0, 1).to(q.dtype)
-            if of_q is not None:
-                _product(tile.matrices(of_q, "queries"), pulled, tile.matrices(k, "keys"), self.scale)
-            if of_k is not None:
-                _product(tile.matrices(of_k, "keys"), pulled.mT, tile.matrices(q, "queries"), self.scale)
-        if of_v is not None:
-            _product(
-                tile.matrices(of_v, "keys"), weights.flatten(0, 1).to(v.dtype).mT, coming.flatten(0, 1), 1.0
-            )
+        """Writes a tile's terms of the gradients of q, k, v and the bias, or adds them where other tiles have some.
 
-    def _caps(self, scores: Tensor, masks: Sequence[Tensor], first: int) -> Iterator[Tensor]:
+        Args:
+            scores: the weights, their totals, and two rooms for as many numbers as weights.
+            found: where the gradients go, None for those that are not wanted.
+        """
+        (weights, totals, pulled, beside), (q, k, v), (of_q, of_k, of_v, of_bias) = scores, operands, found
+        adds = self.causal or first > 0
+        if any(each is not None for each in (of_q, of_k, of_bias)):
+            pulls = coming
+            if seen is not None:  # the scores of a row that sees nothing have no gradient
+                pulls = pulls * seen.sum(-1, keepdim=True, dtype=coming.dtype).clamp_(max=1)
+            _product(pulled, pulls.flatten(0, 1), v.mT, 1.0)
+            mean = torch.mul(pulled, weights, out=beside).sum(-1, keepdim=True).div_(totals)
+            pulled.mul_(torch.abs(weights, out=beside)).addcmul_(weights, mean, value=-1)
+            if of_bias is not None:
+                of_bias += pulled.view(*coming.shape[:3], -1).sum_to_size(of_bias.shape)
+            pulled = pulled.to(q.dtype)
+            if of_q is not None:
+                _product(of_q, pulled, k, self.scale)
+            if of_k is not None:
+                _product(of_k, pulled.mT, q, self.scale, adds)
+        if of_v is not None:
+            _product(of_v, weights.to(v.dtype).mT, coming.flatten(0, 1), 1.0, adds)
+
+    def _named(self, more: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """The bias and the mask, where there is one."""
+        bias, seen = more[: self.biased], more[self.biased :]
+        return bias[0] if bias else None, seen[0] if seen else None
+
+    def _caps(self, scores: Tensor, seen: Tensor | None, first: int) -> Iterator[Tensor]:
         """The highest |s| by masks, below all others where a key is hidden: a minimum is the fastest way to hide.
 
         A query that sees no key has all caps at 0.
 
         Args:
             scores: [..., queries, keys].
-            masks: a mask, or none.
+            seen: the mask, if there is one.
             first: the position of the first query.
         """
         if self.causal:
-            yield torch.full_like(scores[0, 0], math.inf).tril(first) + HIDDEN
-        for mask in masks:
-            seen = mask.to(scores.dtype)  # arithmetic is much faster than `where`
-            yield seen / (1 - seen) + seen.sum(-1, keepdim=True).clamp(max=1) * HIDDEN
+            yield scores.new_full(scores.shape[-2:], math.inf).tril(first) + HIDDEN
+        if seen is not None:
+            mask = seen.to(scores.dtype)  # arithmetic is much faster than `where`
+            yield mask / (1 - mask) + mask.sum(-1, keepdim=True).clamp(max=1) * HIDDEN
 
-    def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
-        """Tiles that cover each score once. A matrix too large for one tile is split into blocks of rows. Fake tensors
-        get a single tile, since only shapes matter."""
-        (batch, heads, queries, _), keys = q.shape, k.shape[-2]
+    def _tiles(self, q: Tensor, k: Tensor, v: Tensor) -> _Tiles:
+        """Tiles of whole matrices, or of rows of a matrix that is too large for one. Fake tensors get a single tile,
+        since only shapes matter."""
+        sizes = _, heads, queries, keys = *q.shape[:3], k.shape[-2]
         most = TILE if q.device.type == "cpu" else LARGER
-        most = batch * heads * queries * keys if is_fake(q) else most
+        most = math.prod(sizes) if is_fake(q) else most
         rows = -(-queries // max(1, -(-queries * keys // most)))
-        matrices = max(1, most // max(1, rows * keys)) if rows >= queries else 1
-        lengths = (max(1, matrices // heads), min(matrices, heads), rows)
-        for entries, some, at in itertools.product(*map(_cut, (batch, heads, queries), lengths)):
-            yield _Tile(entries, some, at, slice(0, min(keys, at.stop) if self.causal else keys))
+        matrices = max(1, most // (rows * keys)) if rows >= queries else 1
+        lengths = max(1, matrices // heads), min(matrices, heads), rows
+        return _Tiles(sizes, lengths, self.causal)
 
 
-def _rooms(tiles: Sequence[_Tile], q: Tensor, count: int) -> list[Tensor]:
-    """Room for the scores of one tile, several times: memory that stays in the cache from tile to tile."""
+def _exponentials(
+    scores: Tensor, caps: Sequence[tuple[Tensor, Tensor]], shown: Tensor, totals: Tensor, subtracts: bool
+) -> None:
+    """Writes 2^|s|, of which none is above its caps, and their sums; of the differences to the highest, if asked.
 
-    def scores(tile: _Tile) -> int:
-        places = (tile.batch, tile.heads, tile.queries, tile.keys)
-        return math.prod(each.stop - each.start for each in places)
+    Args:
+        caps: each beside a view of `shown` with dimensions as it has.
+    """
+    torch.abs(scores, out=shown)
+    for whole, cap in caps:
+        torch.minimum(whole, cap, out=whole)
+    if subtracts:
+        shown.sub_(shown.amax(-1, keepdim=True))
+    exponentials = shown.mul_(LOG2_E).exp2_() if caps or subtracts else shown.exp_()
+    torch.sum(exponentials, -1, keepdim=True, out=totals)
 
-    most = max(map(scores, tiles))
-    return [q.new_empty(most, dtype=_working(q.dtype)) for _ in range(count)]
 
-
-def _cut(size: int, length: int) -> list[slice]:
-    return [slice(start, min(size, start + length)) for start in range(0, size, max(1, length))]
-
-
-def _product(into: Tensor, a: Tensor, b: Tensor, scale: float, add: bool = True) -> None:
-    """Writes scale · a b into a contiguous part of a tensor, or adds it there."""
-    if into.dtype == a.dtype:
-        torch.baddbmm(into, a, b, beta=float(add), alpha=scale, out=into)
-    elif add:
-        into.add_(a @ b, alpha=scale)
+def _product(into: Tensor, a: Tensor, b: Tensor, scale: float, adds: bool = False) -> None:
+    """Writes scale · a b into a part of a tensor, or adds it there."""
+    if into.dtype == a.dtype and into.is_contiguous():
+        into = into.view(a.shape[0], a.shape[1], -1)
+        torch.baddbmm(into, a, b, beta=float(adds), alpha=scale, out=into)
+        return
+    made = (a @ b).view(into.shape)
+    if adds:
+        into.add_(made, alpha=scale)
     else:
-        into.copy_(a @ b).mul_(scale)
+        torch.mul(made.to(into.dtype), scale, out=into)
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:

@@ -229,11 +229,11 @@ def _seconds(
 TILE = 32
 """Queries per tile of the scores; each tile adds the time of a call."""
 
-SCORES = 2**18
+SCORES = 5 * 2**15
 """The number of scores that signed attention processes at a time."""
 
-CALLS = 30
-"""Calls for each block of that many scores: operations on it and views of operands."""
+CALLS, MORE_CALLS = 60, 20
+"""Calls at the beginning, and for each block of that many scores: operations on it and views of operands."""
 
 PASSES = 8.0
 """Passes through the scores to compute weights, the mean of forward and backward; a mask adds 2."""
@@ -241,7 +241,7 @@ PASSES = 8.0
 PASSES_ON_A_GPU = 4.0
 """The same where they are computed whole, forward: sign, |s|, softmax and the product. H200, PyTorch 2.11."""
 
-NEAR, WHOLE = 0.4, 0.9
+NEAR, WHOLE = 0.4, 0.5
 """Time of the passes in tiles relative to passes through whole tensors, if the cache does not hold these, or does."""
 
 AGAIN = 7 / 6
@@ -258,8 +258,7 @@ def _signed_seconds(
 ) -> float:
     """The time of as many passes through the scores as plain steps take.
 
-    Where there are many scores, the passes stay in the cache. Tiles of the operands and of the result are copied, so
-    that their matrices are contiguous.
+    The passes stay in the cache; the result has another one.
     """
     profile, size, causal = lowering.profile, lowering.itemsize, "causal" in dict(call.options)
     seen = _seen(queries, keys, max(1, SCORES // keys)) if causal else keys
@@ -273,8 +272,8 @@ def _signed_seconds(
     passes = PASSES + beside
     rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
-    seconds += profile.pointwise(2.0 * size * shared * (queries + keys) * (inner + channels), 0.0)
-    return float(seconds + CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0))
+    seconds += profile.pointwise(2.0 * size * shared * queries * channels, 0.0)
+    return float(seconds + (CALLS + MORE_CALLS * -(-scores // SCORES)) * profile.pointwise(0.0, 0.0))
 
 
 def _seen(queries: int, keys: int, tile: float) -> float:
@@ -298,45 +297,16 @@ def _repeated(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """The call with operands as batch, heads, positions, channels, as most libraries require; permutes its result."""
-    settings = writer.options(call)
+    """The call with operands as batch, heads, positions, channels, as most libraries require; permutes its result.
 
-    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
-        yield from (f"attn_mask={each}" for each in masks)
-        if settings["rate"] != "0.0":
-            yield f"dropout_p={settings['rate']} if training else 0.0"
-        if settings["causal"] != "0":
-            yield "is_causal=True"
-        if axes.grouped:
-            yield "enable_gqa=True"
-        yield f"scale={settings['scale']}"
-
-    return _spelled(writer, call, left, more)
-
-
-def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
-    """The call with the same dimensions. The bias and the visibility mask are positional arguments after q, k and v."""
-    settings = writer.options(call)
-
-    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
-        yield from masks
-        yield f"scale={settings['scale']}"
-        yield from (f"{name}=True" for name in ("biased", "causal") if settings[name] != "0.0")
-
-    return _spelled(writer, call, left, more)
-
-
-def _spelled(
-    writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str], _Axes], Iterator[str]]
-) -> str:
-    """The call with its operands in four dimensions; `more` gives the arguments after q, k and v from the masks.
-
-    In causal attention one axis holds the positions of the queries, so all their other own axes are grouped.
+    The bias and the visibility mask of signed attention are positional arguments after q, k and v. In causal attention
+    one axis holds the positions of the queries, so all their other own axes are grouped.
     """
+    settings = writer.options(call)
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
     layouts, flat = [layout_of(each) for each in (q, k, v)], axes_in(left)
     axes = _Axes.of(layouts)
-    if float(writer.options(call)["causal"]):
+    if float(settings["causal"]):
         axes = _Axes.of(layouts, common(flat, axes.queries)[1:])
     axes = axes._replace(shared=common(flat, axes.shared))
     heads = len(axes.shared) - next(
@@ -345,9 +315,23 @@ def _spelled(
     three = [_operand(writer, *each) for each in zip((q, k, v), axes.operands(heads), strict=True)]
     batch, head = axes.split(heads)
     masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
-    text = writer.op(call.function, *three, more=", ".join(more(masks, axes)))
+    scale, chosen = f"scale={settings['scale']}", [name for name in settings if settings[name] not in UNSET]
+    if "biased" in settings:
+        more = [*masks, scale, *(f"{name}=True" for name in ("biased", "causal") if name in chosen)]
+    else:
+        flags = {
+            f"dropout_p={settings['rate']} if training else 0.0": "rate" in chosen,
+            "is_causal=True": "causal" in chosen,
+            "enable_gqa=True": axes.grouped,
+        }
+        more = [*(f"attn_mask={each}" for each in masks), *(text for text in flags if flags[text]), scale]
+    text = writer.op(call.function, *three, more=", ".join(more))
     text = writer.op("permute", text, axes="(0, 2, 1, 3)")
     return text if all(axes.result(heads)) else writer.reshaped(text, left)
+
+
+UNSET = ("0", "0.0")
+"""Texts of a rate or a flag that is not given."""
 
 
 def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
@@ -431,7 +415,7 @@ ROWS = (
         computes=tuple(_signed_equations()),
         tile=5 * SCORES // 2,
         lowered=_lower_signed,
-        spelled=_spell_signed,
+        spelled=_spell,
     ),
     Function(
         "pairwise_distance",
