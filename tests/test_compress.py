@@ -1410,7 +1410,7 @@ def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
     batches, told = list(torch.randn(16, 64, 32)), list[tuple[int, int, float]]()
-    small = tn.compress(network, bytes=0.1, calibrate=batches)
+    small = tn.compress(network, bytes=0.1)
     other = copy.deepcopy(small.model)
     place = tmp_path / "state.pt"
     lost = tn.distill(
@@ -1428,6 +1428,40 @@ def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
     assert torch.allclose(other(x), small.model(x), atol=1e-5)
     with pytest.raises(EquationError, match="no module 'body'"):
         tn.distill(other, network, batches, hidden="body")
+
+
+@pytest.mark.parametrize("kind", ["linear", "turned", "convolution", "recurrent"])
+def test_factors_and_biases_make_up_for_the_errors_of_layers_before(kind: str) -> None:
+    torch.manual_seed(0)
+    layers: dict[str, Callable[[], nn.Module]] = {
+        "linear": lambda: nn.Linear(64, 64),
+        "turned": lambda: pytest.importorskip("transformers").pytorch_utils.Conv1D(64, 64),
+        "convolution": lambda: nn.Conv1d(64, 64, 2),
+        "recurrent": lambda: nn.RNN(64, 64, batch_first=True),
+    }
+
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(layers[kind]() for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for each in self.parts:
+                made = each(x)
+                x = torch.relu(made if isinstance(made, torch.Tensor) else made[0]) + 0.5
+            return x
+
+    network, shape = Chain(), (32, 64, 8) if kind == "convolution" else (32, 4, 64)
+    batches, others = (list(torch.randn(8, *shape)) for _ in range(2))
+    small = tn.compress(network, bytes=0.08, calibrate=batches)
+    plain = tn.compress(network, bytes=0.08)
+    with torch.no_grad():
+        lost = [
+            sum(float((network(x) - each.model(x)).square().sum()) for x in others) for each in (small, plain)
+        ]
+        means = [torch.stack([each(x) for x in batches]).mean() for each in (network, small.model)]
+    assert lost[0] < 0.5 * lost[1]
+    assert means[1] == pytest.approx(float(means[0]), rel=0.01)
 
 
 def test_only_the_state_of_this_student_is_resumed(tmp_path: Path) -> None:

@@ -109,8 +109,9 @@ def compress(
         calibrate: batches of inputs, such as a loader. Errors of weights are measured in several ways: of the weights
             alone, of their products with these inputs, and in a module also weighed by how much its output changes with
             them. The way that changes the output least on batches held out is taken. A bound `error` is of the products
-            with the inputs. For a module, each batch is an array, a tuple of arguments, or a mapping of keyword
-            arguments.
+            with the inputs. Without bounds, factors and biases of a module then make up for the errors of the layers
+            before, if the output changes less so. For a module, each batch is an array, a tuple of arguments, or a
+            mapping of keyword arguments.
         activations: "int8" lets rounded linear layers, GRUs and LSTMs of a module round what they multiply as well,
             and run kernels of integers where these are expected to be faster: without gradients, in evaluation mode,
             on x86 processors.
@@ -182,11 +183,13 @@ class Trial:
         made: makes the network with factors, from the allocation and the factors of each weight.
         loss: what its output loses on held batches; None if there are none, or these tell nothing.
         measured: the levels of weights at the losses that were measured for what was first made of them.
+        corrected: makes a network in which factors make up for the errors of those before.
     """
 
     made: Callable[[Allocation, Factors], Compressed]
     loss: Callable[[Compressed], float | None]
     measured: Callable[[Sequence[Curve], Compressed], Sequence[Curve]] | None = None
+    corrected: Callable[[Compressed, Sequence[Candidate]], Compressed] | None = None
 
 
 def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, trial: Trial) -> Compressed:
@@ -229,7 +232,13 @@ def best(ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, tr
         alone = [[one for one in own if len(each.dims) < 3 or one.method not in rest] for each, own in pairs]
         with contextlib.suppress(ShapeError):  # this form alone is too large
             found.append(tried(weights, alone))
-    return min(found, key=lambda one: one[0])[1]
+    loss, least, weights, _ = min(found, key=lambda one: one[0])
+    is_bound = options.budget.kind == "error" or math.isfinite(options.max_error)
+    if trial.corrected is None or is_bound or not math.isfinite(loss):
+        return least
+    better = trial.corrected(least, weights)
+    now = trial.loss(better)
+    return replace(better, loss=now) if now is not None and now < loss else least
 
 
 # ---------------------------------------------------------------------------- graphs

@@ -27,6 +27,7 @@ from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.factorizations import Rank
 
+from .correcting import corrected
 from .factorized import CONVOLUTION, EMBEDDING, LINEARS, UNCALLED, Kind, factorize, form_of, splits_output
 from .holdings import Holding, finite, holdings_of
 from .recurrent import closed, opened
@@ -116,7 +117,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     network, kind = opened(copied(module)), options.budget.kind
     _check_values(network)
     holdings = finite(holdings_of(network, options.include, options.exclude))
-    held = list[Any]()
+    batches, held = list[Any](), list[Any]()
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))
         for each in holdings:
@@ -141,6 +142,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         lambda allocation, factors: _made(network, allocation, factors, options.activations),
         lambda small: lost_by(zip(*(_results(each, held) for each in (network, small.model)), strict=True)),
         functools.partial(_measured, network, held) if has_moments else None,
+        functools.partial(corrected, network, holdings, functools.partial(_recorded, batches)),
     )
     return best(ways, options, Whole(cost, whole, count), trial)
 
@@ -307,15 +309,19 @@ def calibrate_by(network: torch.nn.Module, holdings: Sequence[Holding], batches:
     if not batches:
         raise no_batches()
     try:
-        _recorded(network, holdings, batches, True)
+        _recorded(batches, network, holdings, gradients=True)
     except (RuntimeError, ShapeError):  # while it runs, or in the backward pass
         for each in holdings:
             each.clear()
-        _recorded(network, holdings, batches, False)
+        _recorded(batches, network, holdings)
 
 
 def _recorded(
-    network: torch.nn.Module, holdings: Sequence[Holding], batches: Sequence[Any], gradients: bool
+    batches: Sequence[Any],
+    network: torch.nn.Module,
+    holdings: Sequence[Holding],
+    see: Callable[..., None] = Holding.see,
+    gradients: bool = False,
 ) -> None:
     """Records what weights are multiplied by, and maybe gradients.
 
@@ -327,7 +333,7 @@ def _recorded(
 
     def seen(holding: Holding, kind: Kind, module: Any, args: tuple[Any, ...], result: Any) -> None:
         if args and isinstance(result, torch.Tensor):
-            holding.see(module, kind, args[0], result, mask[0])
+            see(holding, module, kind, args[0], result, mask[0])
 
     watched, hooks = list[tuple[Holding, Any, Kind]](), list[Any]()
     layers = ((each, *layer) for each in holdings for layer in each.holders)

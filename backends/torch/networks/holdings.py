@@ -160,6 +160,13 @@ class Holding:
         """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The dimensions of the weight along which calls sum, or of an embedding are looked up."""
+        if self.kind == CONVOLUTION:
+            return tuple(range(1, len(self.shape)))
+        return (0,) if self.kind == EMBEDDING else self.kind.columns
+
     def clear(self) -> None:
         """Forgets all calls."""
         self.rows, self.inputs, self.both, self.total = 0, {}, {}, 0.0
@@ -174,17 +181,12 @@ class Holding:
             x, y: its operand and its result.
             mask: which rows count.
         """
-        is_kernel, shape = kind == CONVOLUTION, self.shape
+        is_kernel, shape, columns = kind == CONVOLUTION, self.shape, self.columns
         self.rows = max(self.rows, y.numel() // (shape[0] if is_kernel else y.shape[-1]))
         if self.groups > 1:
             return
-        is_masked = mask is not None and not is_kernel and x.shape[: mask.ndim] == mask.shape
-        kept = mask.bool() if mask is not None and is_masked else None
-        columns = tuple(range(1, len(shape))) if is_kernel else (0,) if kind == EMBEDDING else kind.columns
-        outs = (0,) if is_kernel else tuple(n for n in range(len(shape)) if n not in columns)
-        x = x.detach()
-        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
-        rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
+        outs = tuple(n for n in range(len(shape)) if n not in columns)
+        rows, count, kept = self.operands(module, kind, x, y, mask)
         ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
         if self.has_inputs:
             _add(self.inputs, _second(rows, columns, shape, ones), count)
@@ -200,6 +202,18 @@ class Holding:
 
         if y.requires_grad:
             y.register_hook(back)  # type: ignore[no-untyped-call]
+
+    def operands(
+        self, module: Any, kind: Kind, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, int, torch.Tensor | None]:
+        """Rows of what one call, as for `see`, multiplies by; how many each stands for; which of all count."""
+        is_kernel = kind == CONVOLUTION
+        is_masked = mask is not None and not is_kernel and x.shape[: mask.ndim] == mask.shape
+        kept = mask.bool() if mask is not None and is_masked else None
+        x = x.detach()
+        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
+        rows, count = _rows(x, kept, len(self.columns) if is_kernel else 1)
+        return rows, count, kept
 
     def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
         """The candidate weighed by inputs alone or by both; as it is if there were no calls."""
