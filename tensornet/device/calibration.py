@@ -66,15 +66,17 @@ SHALLOW, DEEP = 4, 64
 
 UNKNOWN: Mapping[str, Any] = {
     **dict.fromkeys(("widths", "starts"), ()),
-    **dict.fromkeys(("product", "packing", "aliased"), 0.0),
-    **dict.fromkeys(("batch", "small", "run", "scattered", "blocked", "near_line", "line", "grain"), 0.0),
-    **dict.fromkeys(("vector_bandwidth", "fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
+    **dict.fromkeys(
+        ("product", "batch", "small", "run", "scattered", "blocked", "near_line", "line", "grain"), 0.0
+    ),
+    **dict.fromkeys(("fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
     "cores": 1.0,
 }
 """Constants that cost nothing until they are found."""
 
-FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
-"""Copies that lose lines from both caches, that lose them from L1 alone, and that move separate runs."""
+
+FAR, NEARER = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1))
+"""Copies that lose lines from both caches, and that lose them from L1 alone."""
 
 
 def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
@@ -206,7 +208,6 @@ def _bandwidths(probe: _Probe) -> dict[str, float]:
         "bandwidth": min(away, near),
         "near_bandwidth": near,
         "held_bandwidth": max(held, near),
-        "jump_bandwidth": near,
     }
 
 
@@ -221,22 +222,11 @@ def _pass(probe: _Probe) -> float:
 
 def _products(probe: _Probe) -> None:
     """Finds the constants of matrix products on a processor, other than their arithmetic."""
-    probe.learn(stored=_stored(probe))
     probe.learn(**_few(probe))
-    probe.learn(packing=_packing(probe), turned=_turned(probe), aliased=_aliased(probe))
+    probe.learn(turned=_turned(probe))
     n = 32
     small = probe.matmul((n, n), (n, n)) - probe.found.matmul(1, n, n, n, probe.itemsize)
-    n, k = 2000, 512
-    vector = max(1e-9, probe.matmul((1, k), (k, n)) - probe.found.launch)
-    moved = probe.itemsize * float(k * n + k + n)
-    probe.learn(product=max(0.0, small), vector_bandwidth=moved / vector)
-
-
-def _stored(probe: _Probe) -> float:
-    """Additional multiply-adds for an element of a product's result: a shallow product is slower than its share."""
-    least, most = (probe.arithmetic(4000, 64, k) for k in (SHALLOW, DEEP))
-    share = min(0.5, least / max(most, 1e-9))
-    return max(0.0, (DEEP * share - SHALLOW) / (1.0 - share))
+    probe.learn(product=max(0.0, small))
 
 
 def _few(probe: _Probe) -> dict[str, tuple[tuple[float, ...], ...]]:
@@ -273,24 +263,11 @@ def _rows(probe: _Probe, columns: Sequence[int], crossed: bool, turned: bool) ->
     return [tuple(numpy.interp(COLUMNS, columns, each).tolist()) for each in zip(*lines, strict=True)]
 
 
-def _packing(probe: _Probe) -> float:
-    """The number of rows that take as long as the library's packing of the second matrix."""
-    m, n, k = 8, 4000, DEEP
-    rows = probe.arithmetic(m, n, k) * probe.found.flops / (2.0 * (k + probe.found.stored) * n)
-    return max(0.0, rows - m)
-
-
 def _turned(probe: _Probe) -> float:
     """Additional seconds for an element of the second matrix if it is transposed."""
     m, n, k = 16, 4000, DEEP
     straight, turned = (probe.arithmetic(m, n, k, turned=each) for each in (False, True))
     return max(0.0, (turned - straight) / (n * k))
-
-
-def _aliased(probe: _Probe) -> float:
-    """Additional seconds for an element of the first matrix if it is transposed, with lines whole pages apart."""
-    lost, usual = (probe.arithmetic(m, 64, DEEP, crossed=True) / m for m in (2048, 2064))
-    return max(0.0, (lost - usual) / DEEP)
 
 
 def _loop(probe: _Probe) -> dict[str, float]:
@@ -328,8 +305,6 @@ def _walks(probe: _Probe) -> None:
     probe.learn(blocked=_blocked(probe))
     probe.learn(near_line=max(1e-14, probe.copied(*NEARER, "lost")))
     probe.learn(line=max(1e-14, probe.copied(*FAR, "fetched")))
-    jumps = max(0.0, probe.copied(*JUMPING, "jumped"))
-    probe.learn(jump_bandwidth=1.0 / (1.0 / probe.found.near_bandwidth + jumps))
 
 
 def _cores(probe: _Probe) -> float:

@@ -64,11 +64,10 @@ HELD = 1e15
 """More elements than any memory holds: the layout of such a tensor is ignored."""
 
 PAGE = 4096
-"""The stride in bytes at which all lines share one set of the L1 cache, which has as many sets as a page has lines. At
-other strides the share of the cost is their greatest common divisor with this, divided by this."""
+"""The stride in bytes at which all lines share one set of the L1 cache, which has as many sets as a page has lines."""
 
-UNPACKED, AGAIN = 10, 4.0
-"""A library does not repack a transposed first matrix for fewer columns than `UNPACKED`, and reads it `AGAIN` times."""
+STORED = 3.0
+"""The cost of storing an element of a product's result, in multiply-adds."""
 
 BLOCK, FEW = 8, 3
 """The channels that convolutions process together, and the fewest that need no plain loop, except for one of each."""
@@ -140,7 +139,6 @@ class DeviceProfile:
         bandwidth: bytes/s, read plus written, in order.
         near_bandwidth: the same from the last-level cache.
         held_bandwidth: the same from the caches before it.
-        jump_bandwidth: the same for runs that do not follow one another, from the last-level cache or memory.
         pass_bandwidth: the same for each pass but one of a function of several passes.
         launch: seconds that an operation costs whatever its size.
         view: seconds to create a view, with nothing moved.
@@ -166,18 +164,13 @@ class DeviceProfile:
             expected time; this shows how reliable a plan is.
         turned: additional seconds for an element of the second of two matrices if it is transposed.
         product: additional seconds that a product of matrices costs whatever its size: cores agree on their parts.
-        vector_bandwidth: bytes/s of a product of a vector and a matrix.
         cores: how many times as fast elementwise steps are if all cores share them.
         grain: bytes of a result, or half of the bytes moved, below which one core runs a step; a plain loop counts
             its multiply-adds as elements.
-        aliased: additional seconds for an element of the first of two matrices if it is transposed and its lines are
-            whole pages apart, so that they share one set of a cache.
         widths: cost of each summed position of a row of a large product, in multiply-adds, for each number in
             `COLUMNS`. Its tables are for matrices in reading order, for a transposed second one, and for both
             transposed. Empty if whole vectors of `LANES` give the cost.
         starts: cost of the begin and the end of such a row, in multiply-adds.
-        packing: rows of a product that take as long as the library's packing of its second matrix.
-        stored: additional multiply-adds for an element of a product's result.
         unrest: the share by which repeated measurements differed, or that others had of the processors, whichever
             is more; 0 for the built-in constants.
     """
@@ -187,7 +180,6 @@ class DeviceProfile:
     bandwidth: float = _constant(2.6e10, 1e6, 1e15, "bytes/s")
     near_bandwidth: float = _constant(2.6e10, 1e6, 1e15, "bytes/s")
     held_bandwidth: float = _constant(5.5e10, 1e6, 1e15, "bytes/s")
-    jump_bandwidth: float = _constant(2.0e10, 1e6, 1e15, "bytes/s")
     pass_bandwidth: float = _constant(3.9e10, 1e6, 1e16, "bytes/s")
     launch: float = _constant(1.4e-6, 1e-9, 1.0, "s")
     view: float = _constant(1.2e-6, 1e-9, 1.0, "s")
@@ -211,11 +203,7 @@ class DeviceProfile:
     unrest: float = _constant(0.0, 0.0, 1e3)
     widths: tuple[tuple[float, ...], ...] = ()
     starts: tuple[tuple[float, ...], ...] = ()
-    packing: float = _constant(0.0, 0.0, 1e3, "rows")
-    aliased: float = _constant(0.0, 0.0, 0.001, "s")
-    stored: float = _constant(3.0, 0.0, 1e3, "multiply-adds")
     product: float = _constant(0.0, 0.0, 0.1, "s")
-    vector_bandwidth: float = _constant(1e18, 1e6, 1e18, "bytes/s")
     cores: float = _constant(1.0, 1.0, 1e4, "times one")
     grain: float = _constant(0.0, 0.0, 1e9, "bytes")
 
@@ -257,26 +245,17 @@ class DeviceProfile:
             return fixed + each * self._alone(0.0, size * batch * m * n * k) * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
         lies = turned + (turned and crossed)
-        packed = self.packing * n * (k + self.stored) if m > 1 else 0.0
-        arithmetic = 2.0 * batch * (m * self.row(columns, k, lies) + packed) / self.flops
+        arithmetic = 2.0 * batch * m * self.row(columns, k, lies) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
-        each += batch * self._transposed(m, n, k, size, turned, crossed and m > 1)
-        seconds = math.hypot(arithmetic, self.stream(moved))
-        if batch == 1 and min(m, n) == 1:
-            seconds = max(seconds, moved / self.vector_bandwidth)
-        return fixed + seconds + each
+        each += batch * self._turned(m, n, k, crossed and m > 1) if turned else 0.0
+        return fixed + math.hypot(arithmetic, self.stream(moved)) + each
 
-    def _transposed(self, m: float, n: float, k: float, size: int, turned: bool, crossed: bool) -> float:
-        """The further seconds of a product with transposed matrices."""
-        seconds = 0.0
-        if crossed:
-            shared = math.gcd(int(m) * size, PAGE) / PAGE
-            seconds += self.aliased * shared * m * k * (AGAIN if n < UNPACKED else 1.0)
-        if turned:
-            seconds += self.turned * n * k
-            if m < NARROW:
-                seconds += n * (self.scattered * k if crossed else self.run * m * SHORT)
+    def _turned(self, m: float, n: float, k: float, crossed: bool) -> float:
+        """The further seconds of a product whose second matrix is transposed."""
+        seconds = self.turned * n * k
+        if m < NARROW:
+            seconds += n * (self.scattered * k if crossed else self.run * m * SHORT)
         return seconds
 
     def at_least(self, batch: float, m: float, n: float, k: float, size: int) -> float:
@@ -301,10 +280,10 @@ class DeviceProfile:
             lies: the index of the layout in `widths`.
         """
         if not self.widths:
-            return LANES * math.ceil(columns / LANES) * (k + self.stored)
+            return LANES * math.ceil(columns / LANES) * (k + STORED)
         if columns > COLUMNS[-1]:
             beyond = LANES * math.ceil((columns - COLUMNS[-1]) / LANES)
-            return self.row(COLUMNS[-1], k) + beyond * (k + self.stored)
+            return self.row(COLUMNS[-1], k) + beyond * (k + STORED)
         widths, starts = self.widths[lies], self.starts[lies]
         after = bisect.bisect_left(COLUMNS, columns)
         found = widths[after] * k + starts[after]
@@ -381,8 +360,7 @@ class DeviceProfile:
             beyond += self.blocked * max(access.runs, access.scattered / access.runs)
         else:
             loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
-            is_direct = not (access.lost or access.fetched or access.jumped)
-            beyond += (0.0 if is_direct else self.reached(access)) + self.run * loops
+            beyond += self.reached(access) + self.run * loops
         return self.pointwise(access.moved, access.written, beyond)
 
     def walk_seconds(
@@ -399,12 +377,8 @@ class DeviceProfile:
         return self.access_seconds(memory_access(result, operands, sizes, itemsize))
 
     def reached(self, access: MemoryAccess) -> float:
-        """Seconds of a walk through memory beyond those of its bytes in order, if lines are lost or far."""
-        lines = self.near_line * access.lost + self.line * access.fetched
-        if not access.jumped:
-            return lines
-        far = _beyond(access.moved, NEAR / 2, 2.0)
-        return lines + far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
+        """Seconds of a walk through memory beyond those of its bytes in order, if lines are lost."""
+        return self.near_line * access.lost + self.line * access.fetched
 
     def pointwise(self, moved: float, written: float, beyond: float = 0.0) -> float:
         """Seconds of an elementwise step whose tensors all have the layout of the result; `beyond`: those that all
@@ -436,7 +410,7 @@ def _beyond(moved: float, held: float, times: float) -> float:
 
 _CPU = DeviceProfile(f"{BUILT_IN}cpu")
 _ON_GPU: dict[str, Any] = {
-    **dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth"), 1.5e12),
+    **dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth"), 1.5e12),
     **dict.fromkeys(("plain", "along", "run", "near_line", "line"), 1e-12),
     **dict.fromkeys(("fresh_bytes", "fresh_bandwidth", "fresh_product", "cached"), 1e18),
     **{"flops": 5e13, "pass_bandwidth": 6e12, "launch": 6e-6, "view": 1e-6, "batch": 1e-9, "small": 0.0},
@@ -498,7 +472,6 @@ class MemoryAccess(NamedTuple):
         runs: how often the innermost loop runs.
         chunks: how often the two innermost loops together run.
         scattered: elements read that are not next to the one before.
-        jumped: bytes moved in runs that do not follow one another in memory.
         lost: lines fetched again from the L2 cache, because they were evicted from L1.
         fetched: lines fetched again from beyond L2.
     """
@@ -508,7 +481,6 @@ class MemoryAccess(NamedTuple):
     runs: float
     chunks: float
     scattered: float
-    jumped: float
     lost: float
     fetched: float
 
@@ -527,19 +499,18 @@ def memory_access(
     loops, steps, parts = _loops(order, operands, sizes)
     elements = float(min(math.prod(loops), MOST))
     if not elements:
-        return MemoryAccess(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return MemoryAccess(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     inner, second, *_ = (*loops, 1, 1)
-    moved, scattered, jumped, lost, fetched = elements, 0.0, 0.0, 0.0, 0.0
+    moved, scattered, lost, fetched = elements, 0.0, 0.0, 0.0
     for part, path in zip(parts, steps, strict=True):
         moved += part
         scattered += elements if path and path[0] > 1 else 0.0
         if (between := _between(loops, path, itemsize)) is not None:
-            jumped += 2 * itemsize * part if path[0] <= 1 else 0.0
             again, gone = _lost(between, itemsize)
             lost, fetched = lost + again * elements, fetched + gone * elements
     runs = elements / inner
     chunks = runs / (second or 1)
-    return MemoryAccess(itemsize * moved, itemsize * elements, runs, chunks, scattered, jumped, lost, fetched)
+    return MemoryAccess(itemsize * moved, itemsize * elements, runs, chunks, scattered, lost, fetched)
 
 
 def _loops(
