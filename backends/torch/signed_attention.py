@@ -33,7 +33,7 @@ WHOLE = 2**30
 """Up to so many scores other devices compute them whole, in ordinary operations."""
 
 SAVED = 4
-"""Up to so many times the size of the operands, the weights are saved for the backward pass."""
+"""Up to so many times the size of the operands, weights of the working type are saved for the backward pass."""
 
 LOG2_E = math.log2(math.e)
 """`exp` is faster than `exp2`, but takes 50 times as long where its result is 0."""
@@ -60,20 +60,16 @@ def signed_attention(
         causal: whether a query sees only the keys at its own position and before. Then `more` has no mask.
     """
     assert not (causal and len(more) > biased), "a causal call has no mask of its own"
-    is_whole = q.device.type != "cpu" and q.shape[:-1].numel() * k.shape[-2] <= WHOLE
+    scores = q.shape[:-1].numel() * k.shape[-2]
+    is_whole = q.device.type != "cpu" and scores <= WHOLE
     in_tiles = not (is_whole or is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_tiles and all(each.numel() for each in (q, k, v)):
         given = (q, k, v, *more)
-        saves = is_differentiated(*given) and _saves(q, k, v)
+        is_small = scores <= SAVED * (q.numel() + k.numel() + v.numel()) and q.dtype == _working(v.dtype)
+        saves = is_small and is_differentiated(*given)
         result: Tensor = _in_tiles(float(scale), biased, causal, len(more), saves)(*given)
         return result
     return _Signed(scale, biased, causal).plain(q, k, v, *more)
-
-
-def _saves(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the weights are saved: where they are of the working type, and not much larger than the operands."""
-    scores = q.shape[:-1].numel() * k.shape[-2]
-    return q.dtype == _working(v.dtype) and scores <= SAVED * (q.numel() + k.numel() + v.numel())
 
 
 @functools.lru_cache(maxsize=64)
@@ -174,7 +170,7 @@ class _Signed:
         return (scores.sign() * shown.softmax(-1)) @ v
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Any:
-        """The result, tile by tile, and the weights and their totals if they are saved."""
+        """The result, tile by tile, and the weights and their scales if they are saved."""
         (b, h, i, _), f = q.shape, v.shape[-1]
         turned = q.stride(1) < q.stride(2)  # the result lies as the queries do
         result = v.new_empty((b, i, h, f)).transpose(1, 2) if turned else v.new_empty((b, h, i, f))
@@ -182,18 +178,19 @@ class _Signed:
         saved = [q.new_empty(math.prod(tiles.sizes[:dims])) for dims in (4, 3)] if self.saves else []
         weighed = self._weighed(tiles, (q, k, v), *self._named(more), saved)
         parts = zip(weighed, tiles.matrices(v, keys=2), tiles.of(result), strict=True)
-        for (weights, totals), values, part in parts:
+        for (weights, scales), values, part in parts:
             given = weights.to(v.dtype), values
             if part.is_contiguous():
-                torch.bmm(*given, out=part.flatten(0, 1)).div_(totals)
+                torch.bmm(*given, out=part.flatten(0, 1)).mul_(scales)
             else:
-                part.copy_(torch.bmm(*given).div_(totals).view(part.shape))
+                part.copy_(torch.bmm(*given).mul_(scales).view(part.shape))
         return result, *saved
 
     def _weighed(
         self, tiles: _Tiles, operands: Parts, bias: Any, seen: Any, saved: Sequence[Tensor]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The weights of each tile with their signs, and the totals that they have to be divided by.
+        """The weights of each tile with their signs, and the scale of each row, 1 / Σ: a product takes half as long as
+        a quotient.
 
         Both are written into `saved`, if it is not empty, else where those of the next tile will be. A maximum is
         subtracted only once exponentials without it were too large.
@@ -202,22 +199,30 @@ class _Signed:
         rooms = (None, *(saved or (None, None)))
         places = (tiles.within(*each) for each in zip((4, 4, 3), (q, q, q), rooms, strict=True))
         given = (tiles.matrices(q), tiles.matrices(k, 2), tiles.of(bias, 3), tiles.of(seen, 3))
-        subtracts = q.device.type != "cpu" or is_unseen(q)  # other devices would have to wait for the totals
+        waits = q.device.type != "cpu" or is_unseen(q)  # whoever looks at the totals of other devices
+        tries = (True,) if waits else (False, True)
         for (shape, first), shown, scores, totals, rows, columns, more, mask in zip(
             tiles.places, *places, *given, strict=True
         ):
             _product(scores, rows, columns.mT, self.scale)
             if more is not None:
                 scores.view(shape).add_(more)
-            caps = [(shown.view(shape), cap) for cap in self._caps(scores, mask, first)]
-            _exponentials(scores, caps, shown, totals, subtracts)
-            if not (subtracts or totals.max().item() <= HIGHEST):
-                subtracts = True
-                _exponentials(scores, caps, shown, totals, subtracts)
+            whole, caps = shown.view(shape), [*self._caps(scores, mask, first)]
+            for subtracts in tries:
+                torch.abs(scores, out=shown)
+                for cap in caps:
+                    torch.minimum(whole, cap, out=whole)
+                if subtracts:
+                    shown.sub_(shown.amax(-1, keepdim=True))
+                exponentials = shown.mul_(LOG2_E).exp2_() if caps or subtracts else shown.exp_()
+                torch.sum(exponentials, -1, keepdim=True, out=totals)
+                if not subtracts and totals.max().item() <= HIGHEST:
+                    break
+                tries = (True,)
             if v.dtype != shown.dtype:  # half precision has no place for large weights
-                shown.div_(totals)
+                shown.mul_(totals.reciprocal_())
                 totals.fill_(1)
-            yield scores.sign_().mul_(shown), totals
+            yield scores.sign_().mul_(shown), totals.reciprocal_()
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]) -> Any:
         """The wanted gradients of q, k, v and the bias. With g the gradient of y, and w the weights with their signs:
@@ -246,7 +251,7 @@ class _Signed:
         rooms = zip(tiles.within(4, q), tiles.within(4, q), strict=True)
         parts = (tiles.of(gradient), tiles.of(seen, 3), weighed, rooms, operands, results)
         for (_, first), coming, mask, pair, room, *others in zip(tiles.places, *parts, strict=True):
-            coming = coming / pair[1].view(*coming.shape[:3], 1).to(coming.dtype)
+            coming = coming * pair[1].view(*coming.shape[:3], 1).to(coming.dtype)
             self._tile_backward(first, coming, mask, (*pair, *room), *others)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
@@ -258,17 +263,17 @@ class _Signed:
         """Writes a tile's terms of the gradients of q, k, v and the bias, or adds them where other tiles have some.
 
         Args:
-            scores: the weights, their totals, and two rooms for as many numbers as weights.
+            scores: the weights, their scales, and two rooms for as many numbers as weights.
             found: where the gradients go, None for those that are not wanted.
         """
-        (weights, totals, pulled, beside), (q, k, v), (of_q, of_k, of_v, of_bias) = scores, operands, found
+        (weights, scales, pulled, beside), (q, k, v), (of_q, of_k, of_v, of_bias) = scores, operands, found
         adds = self.causal or first > 0
         if any(each is not None for each in (of_q, of_k, of_bias)):
             pulls = coming
             if seen is not None:  # the scores of a row that sees nothing have no gradient
                 pulls = pulls * seen.sum(-1, keepdim=True, dtype=coming.dtype).clamp_(max=1)
             _product(pulled, pulls.flatten(0, 1), v.mT, 1.0)
-            mean = torch.mul(pulled, weights, out=beside).sum(-1, keepdim=True).div_(totals)
+            mean = torch.mul(pulled, weights, out=beside).sum(-1, keepdim=True).mul_(scales)
             pulled.mul_(torch.abs(weights, out=beside)).addcmul_(weights, mean, value=-1)
             if of_bias is not None:
                 of_bias += pulled.view(*coming.shape[:3], -1).sum_to_size(of_bias.shape)
@@ -311,23 +316,6 @@ class _Signed:
         matrices = max(1, most // (rows * keys)) if rows >= queries else 1
         lengths = max(1, matrices // heads), min(matrices, heads), rows
         return _Tiles(sizes, lengths, self.causal)
-
-
-def _exponentials(
-    scores: Tensor, caps: Sequence[tuple[Tensor, Tensor]], shown: Tensor, totals: Tensor, subtracts: bool
-) -> None:
-    """Writes 2^|s|, of which none is above its caps, and their sums; of the differences to the highest, if asked.
-
-    Args:
-        caps: each beside a view of `shown` with dimensions as it has.
-    """
-    torch.abs(scores, out=shown)
-    for whole, cap in caps:
-        torch.minimum(whole, cap, out=whole)
-    if subtracts:
-        shown.sub_(shown.amax(-1, keepdim=True))
-    exponentials = shown.mul_(LOG2_E).exp2_() if caps or subtracts else shown.exp_()
-    torch.sum(exponentials, -1, keepdim=True, out=totals)
 
 
 def _product(into: Tensor, a: Tensor, b: Tensor, scale: float, adds: bool = False) -> None:
