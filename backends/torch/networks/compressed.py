@@ -20,14 +20,14 @@ import torch
 from tensornet.compression.allocating import Allocation, Allotted, Curve, Options, Whole
 from tensornet.compression.compressed import INT8, Compressed
 from tensornet.compression.compressing import Factors, Trial, best, held_out, lost_by
-from tensornet.compression.levels import BYTES, Candidate, Level, cost_of
+from tensornet.compression.levels import BYTES, Candidate, cost_of
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.metrics import no_batches
 from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.factorizations import Rank
 
-from .correcting import corrected
+from .correcting import MEASURED, corrected
 from .factorized import CONVOLUTION, EMBEDDING, LINEARS, UNCALLED, Kind, factorize, form_of, splits_output
 from .holdings import Holding, finite, holdings_of
 from .recurrent import closed, opened
@@ -74,7 +74,7 @@ def _measured(
     The moments of both sides take the places of a convolution, or the positions of a recurrence, as independent.
     Of many weights those are measured that are to lose most. The mean of these stands for others.
     """
-    whole, found, rows = copied(network), dict[tuple[str, bool], float](), made.allocation.rows
+    whole, found, rows = copied(network), dict[str, float](), made.allocation.rows
     wanted = [*_results(network, held)]
     changed = [row for row in rows if row.level.method is not None]
     for row in sorted(changed, key=lambda row: -row.level.loss)[:MEASURED]:
@@ -85,18 +85,12 @@ def _measured(
             lost = lost_by(zip(wanted, _results(whole, held), strict=True))
             weight.copy_(former)
         if lost and row.level.loss and math.isfinite(lost):
-            found[row.path, row.level.rank != "same"] = lost / row.level.loss
+            found[row.path] = lost / row.level.loss
     usual = statistics.geometric_mean([*found.values()] or [1.0])
-
-    def scaled(path: str, level: Level) -> Level:
-        kind = level.rank != "same"
-        return replace(level, loss=level.loss * found.get((path, kind), found.get((path, not kind), usual)))
-
-    return [tuple(scaled(row.path, each) for each in curve) for row, curve in zip(rows, curves, strict=True)]
-
-
-MEASURED = 16
-"""The most weights whose loss in the output is measured."""
+    return [
+        tuple(replace(each, loss=each.loss * found.get(row.path, usual)) for each in curve)
+        for row, curve in zip(rows, curves, strict=True)
+    ]
 
 
 def _read(module: Module, path: str) -> torch.Tensor:

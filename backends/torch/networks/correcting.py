@@ -30,8 +30,8 @@ Module = torch.nn.Module
 FITTED = (*LINEARS, CONVOLUTION)
 """The kinds of layers whose weights are fitted again."""
 
-COUNT = 16
-"""The most weights that are: those that are to lose most."""
+MEASURED = 16
+"""The most weights that are, and whose loss in the output is measured: those that are to lose most."""
 
 DAMPING, LEAST = 0.05, 1e-5
 """Added to E[x̂·x̂ᵀ], in units of its mean diagonal without the means of x̂, and with them, which have rounding errors."""
@@ -51,7 +51,7 @@ def corrected(
     model, allocation, misfits = copied(made.model), made.allocation, {**made.misfits}
     chosen = allocation.weights
     losses = {row.path: row.level.loss for row in allocation.rows if row.level.method}
-    most, wanted = sorted(losses, key=losses.__getitem__)[-COUNT:], defaultdict[str, list[Any]](list)
+    most, wanted = sorted(losses, key=losses.__getitem__)[-MEASURED:], defaultdict[str, list[Any]](list)
     pairs = [
         (each, weight)
         for each, weight in zip(holdings, weights, strict=True)
