@@ -55,7 +55,7 @@ def ways_of(problem: Problem, a: Any, b: Any, readers: Any, bound: float = math.
 
 
 MEASURED = replace(
-    CPU, bandwidth=2e10, near_bandwidth=4e10, held_bandwidth=8e10, turned=1e-11, blocked=4e-9,
+    CPU, bandwidth=2e10, near_bandwidth=4e10, held_bandwidth=8e10, turned=1e-11,
     product=2e-6, cores=1.9, grain=131072.0,
     widths=(
         (3, 45, 49, 40, 50, 47, 60, 26, 37, 17, 28, 28, 38, 32, 42, 48, 56, 64),
@@ -279,7 +279,7 @@ def test_constants_are_kept_and_of_a_damaged_file_nothing_is_believed(
             assert load_profile(profile.key) in (None, profile)
 
 
-MAY_BE_ZERO = "small blocked turned unrest product grain scored"
+MAY_BE_ZERO = "small turned unrest product grain scored"
 SMALL = (5e-324, 1e300, 0.0, -1.0)
 NEVER = dict.fromkeys(MAY_BE_ZERO.split(), (-1.0, 1e300)) | {"spread": (5e-324, 1e300, 0.0, -1.0, 0.5)}
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""

@@ -361,21 +361,6 @@ def test_a_shallow_product_is_slower_than_its_share() -> None:
     assert shallow > deep * (4 + STORED) / (64 + STORED) * (1 - 1e-9) > deep * 4 / 64
 
 
-def test_where_a_matrix_is_turned_in_blocks_no_lines_are_lost() -> None:
-    blocks = replace(CPU, blocked=4e-9)
-    worst, odd = (walk("ba", "ab", a=1024, b=columns) for columns in (1024, 1040))
-    assert worst.lost > 0
-    assert odd.lost == 0
-    assert blocks.access_seconds(worst) / worst.written == pytest.approx(
-        blocks.access_seconds(odd) / odd.written, rel=0.05
-    )
-    assert blocks.access_seconds(worst) < CPU.access_seconds(worst)
-    narrow, wide = (walk("ba", "ab", a=2**18 // columns, b=columns) for columns in (2, 64))
-    assert blocks.access_seconds(narrow) > 2 * blocks.access_seconds(wide)
-    several = walk("acb", "abc", a=8, b=256, c=1024)
-    assert blocks.access_seconds(several) == CPU.access_seconds(several)
-
-
 def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them() -> None:
     """Pieces of a few elements, pages apart, that others of the batch lie between."""
     sizes = {"b": 1536, "k": 200, "n": 2}

@@ -480,7 +480,7 @@ class Pricing:
         if elements > HELD:
             return (self.profile.launch,) * 2
         least = self.profile.pointwise(2 * self.itemsize * elements, self.itemsize * elements)
-        return least, least + (0.0 if self.profile.blocked else self.profile.scattered * elements)
+        return least, least + self.profile.scattered * elements
 
     # ---- memory
 

@@ -66,9 +66,7 @@ SHALLOW, DEEP = 4, 64
 
 UNKNOWN: Mapping[str, Any] = {
     **dict.fromkeys(("widths", "starts"), ()),
-    **dict.fromkeys(
-        ("product", "batch", "small", "run", "scattered", "blocked", "near_line", "line", "grain"), 0.0
-    ),
+    **dict.fromkeys(("product", "batch", "small", "run", "scattered", "near_line", "line", "grain"), 0.0),
     **dict.fromkeys(("fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
     "cores": 1.0,
 }
@@ -302,7 +300,6 @@ def _walks(probe: _Probe) -> None:
     probe.learn(run=max(1e-13, seconds / loops.runs))
     probe.learn(cores=_cores(probe) if probe.on_cpu else 1.0, grain=float(GRAIN * probe.itemsize))
     probe.learn(scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), "scattered")))
-    probe.learn(blocked=_blocked(probe))
     probe.learn(near_line=max(1e-14, probe.copied(*NEARER, "lost")))
     probe.learn(line=max(1e-14, probe.copied(*FAR, "fetched")))
 
@@ -313,14 +310,6 @@ def _cores(probe: _Probe) -> float:
     seconds = probe.beyond("{0} * {1}", (48, 128, 1), (48, 1, 4))
     alone = probe.found.access_seconds(loops) - probe.found.launch
     return max(1.0, min(os.cpu_count() or 1, seconds / alone))
-
-
-def _blocked(probe: _Probe) -> float:
-    """Seconds for each row of a transposed matrix, if the library transposes in blocks; 0 otherwise."""
-    shape = rows, columns = 8192, 4
-    path = _copy(shape, (1, 0), probe.itemsize)
-    left = probe.permuted(shape, (1, 0)) - probe.found.view - probe.found.access_seconds(path)
-    return left / rows if left > probe.found.scattered * rows * columns else 0.0
 
 
 def _fresh(probe: _Probe) -> dict[str, float]:

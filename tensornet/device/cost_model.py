@@ -148,8 +148,6 @@ class DeviceProfile:
         along: the same where both matrices are contiguous along the summed axis.
         run: seconds that each innermost loop of an elementwise step costs.
         scattered: seconds for an element that is not next to the one before it.
-        blocked: seconds that each row of a matrix costs if the library transposes it in blocks and no lines are lost;
-            0 if it goes element by element.
         near_line: seconds to fetch a line that was evicted from the L1 cache.
         line: seconds to fetch one that was evicted from the L2 cache, too.
         fresh_bytes: bytes of a result from which its memory is touched for the first time.
@@ -189,7 +187,6 @@ class DeviceProfile:
     along: float = _constant(2e-10, 1e-14, 0.01, "s")
     run: float = _constant(2.1e-9, 1e-14, 0.01, "s")
     scattered: float = _constant(4.4e-10, 1e-15, 0.001, "s")
-    blocked: float = _constant(0.0, 0.0, 0.01, "s")
     near_line: float = _constant(2e-9, 1e-14, 0.01, "s")
     line: float = _constant(4e-9, 1e-14, 0.01, "s")
     fresh_bytes: float = _constant(float(MAPPED), 1.0, 1e18, "bytes")
@@ -354,13 +351,8 @@ class DeviceProfile:
 
     def access_seconds(self, access: MemoryAccess) -> float:
         """Seconds of a step that walks through memory element by element."""
-        beyond = self.scattered * access.scattered
-        is_copy = access.chunks == 1.0 and access.moved == 2.0 * access.written
-        if self.blocked and access.scattered and is_copy:
-            beyond += self.blocked * max(access.runs, access.scattered / access.runs)
-        else:
-            loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
-            beyond += self.reached(access) + self.run * loops
+        loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
+        beyond = self.scattered * access.scattered + self.reached(access) + self.run * loops
         return self.pointwise(access.moved, access.written, beyond)
 
     def walk_seconds(
