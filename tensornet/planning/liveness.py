@@ -91,9 +91,9 @@ def _results_worked_in(call: Call) -> float | None:
     """The workspace of a function along axes, as a multiple of the bytes of its result. None for other functions."""
     function = FUNCTIONS[call.function]
     match call:
-        case Call(_, (Ref() as ref, *more), axes) if function.axes == "kept":
+        case Call(_, (Ref() as ref, *_), axes) if function.axes == "kept":
             inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
-            return function.workspace[0 if inner else 1] + (bool(more) and not inner)
+            return function.workspace[0 if inner else 1]
         case Call() if function.axes == "moved":
             first, further = function.workspace
             return first + further * (len(option_axes(call)) - 1)
