@@ -1042,6 +1042,7 @@ class Scaled(nn.Linear):
 
 
 def test_a_network_that_runs_without_gradients_alone_is_calibrated_so() -> None:
+    torch.manual_seed(0)
     network = nn.Sequential(Scaled(64, 64), nn.ReLU(), Scaled(64, 64)).eval()
     x = torch.randn(6, 8, 64)
     with torch.no_grad():
@@ -1462,6 +1463,50 @@ def test_factors_and_biases_make_up_for_the_errors_of_layers_before(kind: str) -
         means = [torch.stack([each(x) for x in batches]).mean() for each in (network, small.model)]
     assert lost[0] < 0.5 * lost[1]
     assert means[1] == pytest.approx(float(means[0]), rel=0.01)
+
+
+class Odd(nn.Module):
+    """Networks in which layers see other rows, equal rows, or none that are finite, once weights are factors."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.words = kind, nn.Linear(64, 64), nn.Embedding(100, 64)
+        self.experts, self.head = nn.ModuleList(nn.Linear(64, 64) for _ in range(3)), nn.Linear(64, 100)
+        if kind == "tied":
+            self.head.weight = self.words.weight
+        self.register_buffer("former", self.first.weight.detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "tied":
+            x = self.words(x)
+        y = torch.relu(self.first(x))
+        if self.kind == "experts":
+            mine = y[:, :3].argmax(-1)
+            y = torch.stack([self.experts[n](y[mine == n]).sum(0) for n in range(3)])
+        elif self.kind == "not finite" and x[0, 0] > 0:
+            y = y / (self.first.weight - self.former).square().sum().lt(0.01)
+        return torch.as_tensor(self.head(torch.relu(y)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches"),
+    [
+        ("experts", [torch.randn(20, 64, generator=torch.Generator().manual_seed(n)) for n in range(8)]),
+        ("tied", list(torch.arange(100).expand(8, 100))),
+        ("equal", [torch.full((300, 64), 100.0)] * 8),
+        ("not finite", [torch.full((9, 64), -1.0 if n % 4 == 3 else 1.0) for n in range(8)]),
+    ],
+)
+@pytest.mark.parametrize("budget", [{"bytes": 0.1}, {"parameters": 0.4}], ids=str)
+def test_factors_are_fitted_again_where_that_is_possible(
+    kind: str, batches: list[torch.Tensor], budget: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    network = Odd(kind)
+    small = tn.compress(network, calibrate=batches, **budget)
+    assert small.loss is not None
+    assert small.loss < 0.7
+    assert small.allocation.after <= next(iter(budget.values())) * small.allocation.before
 
 
 def test_only_the_state_of_this_student_is_resumed(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
         lambda allocation, factors: _made(network, allocation, factors, options.activations),
         lambda small: lost_by(zip(*(_results(each, held) for each in (network, small.model)), strict=True)),
         functools.partial(_measured, network, held) if has_moments else None,
-        functools.partial(corrected, network, holdings, functools.partial(_recorded, batches)),
+        functools.partial(corrected, network, holdings, batches, _recorded),
     )
     return best(ways, options, Whole(cost, whole, count), trial)
 

@@ -8,8 +8,9 @@ E‖y − W'·x̂‖² (Y. Li et al., 2025, "GPTAQ"), and the bias takes up the 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,44 +39,40 @@ DAMPING, LEAST = 0.05, 1e-5
 
 
 def corrected(
-    network: Module, holdings: Sequence[Holding], see: Any, made: Compressed, weights: Sequence[Candidate]
+    network: Module,
+    holdings: Sequence[Holding],
+    batches: Sequence[Any],
+    see: Any,
+    made: Compressed,
+    weights: Sequence[Candidate],
 ) -> Compressed:
     """A compressed network with factors and biases that make up for the errors of the layers before.
 
     Args:
         network: the dense network.
         holdings, weights: its weights.
+        batches: what both networks run on, one after another: products of all batches take much memory.
         see: runs a network on batches, and calls a function with each product by some weights, as `Holding.see`.
         made: the compressed network.
     """
     model, allocation, misfits = copied(made.model), made.allocation, {**made.misfits}
     chosen = allocation.weights
     losses = {row.path: row.level.loss for row in allocation.rows if row.level.method}
-    most, wanted = sorted(losses, key=losses.__getitem__)[-MEASURED:], defaultdict[str, list[Any]](list)
-    pairs = [
-        (each, weight)
-        for each, weight in zip(holdings, weights, strict=True)
-        if each.path in most and each.kind in FITTED and each.groups == len(each.holders) == 1
-    ]
-
-    def watch(whole: Module, some: Sequence[Holding], call: Callable[..., None]) -> None:
-        run = copied(whole)  # calls may write to it
-        see(run, [replace(each, holders=[(_layer(run, each), each.kind)]) for each in some], see=call)
-
-    def wants(holding: Holding, *call: Any) -> None:
-        wanted[holding.path].append(_product(holding, *call)[1])
-
-    watch(network, [each for each, _ in pairs], wants)
-    for holding, weight in pairs:
-        results, sums = iter(wanted.pop(holding.path, ())), list[Any]()
-
-        def adds(holding: Holding, *call: Any, results: Any = results, sums: list[Any] = sums) -> None:
-            rows, product = _product(holding, *call)
-            found = _moments(rows, next(results) - product)
-            sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-
-        watch(model, [holding], adds)
-        if sums and sums[0]:
+    most = sorted(losses, key=losses.__getitem__)[-MEASURED:]
+    for holding, weight in zip(holdings, weights, strict=True):
+        if (
+            holding.path not in most
+            or holding.kind not in FITTED
+            or holding.groups * len(holding.holders) > 1
+        ):
+            continue
+        runs, sums = [copied(each) for each in (network, model)], list[Any]()  # calls may write to them
+        own = [replace(holding, holders=[(_layer(each, holding), holding.kind)]) for each in runs]
+        for batch in batches:
+            wanted = list[Any]()
+            see([batch], runs[0], own[:1], lambda *call, found=wanted: found.append(_product(*call)[1]))
+            see([batch], runs[1], own[1:], functools.partial(_add, sums, iter(wanted)))
+        if sums and all(math.isfinite(each.sum()) for each in sums[1:]):
             layer = _layer(model, holding)
             _correct(
                 holding, weight, layer, sums, lambda one: one.fitted(*chosen[one.path], allocation.modes)
@@ -92,7 +89,7 @@ def _layer(network: Module, holding: Holding) -> Any:
 
 def _matrix(holding: Holding, weight: torch.Tensor) -> torch.Tensor:
     """A weight as a matrix, results by operands; and such a matrix as the weight if that has two dimensions."""
-    return weight.mT if holding.columns == (0,) else weight.flatten(1)
+    return weight.mT if holding.columns(holding.kind) == (0,) else weight.flatten(1)
 
 
 def _product(holding: Holding, *call: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,11 +98,31 @@ def _product(holding: Holding, *call: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, rows @ _matrix(holding, holding.weight.detach()).mT.to(rows)
 
 
+def _add(sums: list[Any], wanted: Iterator[torch.Tensor], holding: Holding, *call: Any) -> None:
+    """Adds the moments of a call, unless the dense network made none of as many rows, as where rows choose experts."""
+    rows, product = _product(holding, *call)
+    before = next(wanted, product[:0])
+    if len(rows) and before.shape == product.shape:
+        found = _moments(rows, before - product)
+        sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+
+
 def _moments(rows: torch.Tensor, missing: torch.Tensor) -> list[Any]:
-    """The number of rows x̂; the sums of x̂ and of e = y − W·x̂; of x̂·x̂ᵀ and e·x̂ᵀ, if they take little memory."""
-    some = rows if rows.shape[1] <= MOST else rows[:, :0]
-    found = rows.sum(0), missing.sum(0), some.mT @ some, missing.mT @ some
-    return [len(rows), *(each.double() for each in found)]
+    """The number of rows x̂; the sums of x̂ and of e = y − W·x̂; of x̂·x̂ᵀ and e·x̂ᵀ, if they take little memory.
+
+    The mean is taken out before the products, as it is of their sums later: else only rounding errors may be left.
+    """
+    mean, total = rows.mean(0), missing.sum(0).double()
+    some = slice(None) if len(mean) <= MOST else slice(0)
+    away, middle = (rows - mean)[:, some], mean.double()
+    squares = len(rows) * torch.outer(middle[some], middle[some]) + away.mT @ away
+    return [
+        len(rows),
+        len(rows) * middle,
+        total,
+        squares,
+        torch.outer(total, middle[some]) + missing.mT @ away,
+    ]
 
 
 def _correct(
@@ -122,9 +139,10 @@ def _correct(
         squares += LEAST * mean * eye
         damped = squares + DAMPING * squares.diagonal().mean() * eye
         better = _matrix(holding, matrix + torch.linalg.solve(damped, products, left=False))
+        columns = holding.columns(holding.kind)
         sides = weight.metric.sides[-1:] if weight.metric else ()
-        other = next((side for side in sides if not {*side.dims} & {*holding.columns}), None)
-        metric = Metric(holding.columns, squares.cpu().numpy(), OUTPUT_DAMPING, other)
+        other = next((side for side in sides if not {*side.dims} & {*columns}), None)
+        metric = Metric(columns, squares.cpu().numpy(), OUTPUT_DAMPING, other)
         array = better.reshape(holding.shape).to(weight.array)
         found = fit(replace(weight, array=array, metric=metric)).factors
         names = {name: name.replace(CODES, ".codes").replace(SCALE, ".scale") for name in found}

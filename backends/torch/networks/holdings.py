@@ -160,12 +160,11 @@ class Holding:
         """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        """The dimensions of the weight along which calls sum, or of an embedding are looked up."""
-        if self.kind == CONVOLUTION:
+    def columns(self, kind: Kind) -> tuple[int, ...]:
+        """The dimensions of the weight along which layers of a kind sum, or of an embedding are looked up."""
+        if kind == CONVOLUTION:
             return tuple(range(1, len(self.shape)))
-        return (0,) if self.kind == EMBEDDING else self.kind.columns
+        return (0,) if kind == EMBEDDING else kind.columns
 
     def clear(self) -> None:
         """Forgets all calls."""
@@ -181,7 +180,7 @@ class Holding:
             x, y: its operand and its result.
             mask: which rows count.
         """
-        is_kernel, shape, columns = kind == CONVOLUTION, self.shape, self.columns
+        is_kernel, shape, columns = kind == CONVOLUTION, self.shape, self.columns(kind)
         self.rows = max(self.rows, y.numel() // (shape[0] if is_kernel else y.shape[-1]))
         if self.groups > 1:
             return
@@ -212,7 +211,7 @@ class Holding:
         kept = mask.bool() if mask is not None and is_masked else None
         x = x.detach()
         x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
-        rows, count = _rows(x, kept, len(self.columns) if is_kernel else 1)
+        rows, count = _rows(x, kept, len(self.columns(kind)) if is_kernel else 1)
         return rows, count, kept
 
     def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
