@@ -574,14 +574,12 @@ _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">
 
 
 def _check_call(call: Call, axes: Collection[str]) -> None:
-    """Raises an error for `where(s <= t, …)`, which compares two sizes where positions were meant, and for an option
+    """Raises an error for `where(s <= t, …)`, which compares sizes where positions were meant, and for an option
     whose value is no number."""
     if call.function in _COMPARISONS and all(map(is_scalar, call.arguments)):
-        sides = (
-            [each.axis for each in subexpressions(side) if isinstance(each, Size)] for side in call.arguments
-        )
-        first, second = (next(iter(sizes), None) for sizes in sides)
-        if first in axes and second in axes:
+        sizes = (each.axis for each in subexpressions(call) if isinstance(each, Size))
+        first, second, *_ = *dict.fromkeys(size for size in sizes if size in axes), "", ""
+        if second:
             raise EquationError(
                 f"this compares the sizes of '{first}' and '{second}', not positions along them",
                 call.place,
