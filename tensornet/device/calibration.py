@@ -72,7 +72,6 @@ UNKNOWN: Mapping[str, Any] = {
 }
 """Constants that cost nothing until they are found."""
 
-
 FAR, NEARER = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1))
 """Copies that lose lines from both caches, and that lose them from L1 alone."""
 

@@ -329,17 +329,10 @@ def _recorded(
         if args and isinstance(result, torch.Tensor):
             see(holding, module, kind, args[0], result, mask[0])
 
-    watched, hooks = list[tuple[Holding, Any, Kind]](), list[Any]()
-    layers = ((each, *layer) for each in holdings for layer in each.holders)
-    for holding, module, kind in layers:
-        if kind.is_whole or kind == EMBEDDING or isinstance(module, UNCALLED):
-            watched.append((holding, module, kind))
-        else:
-            hooks.append(module.register_forward_hook(functools.partial(seen, holding, kind)))
     draw = torch.Generator().manual_seed(0)
     frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]
     try:
-        with evaluating(network), torch.set_grad_enabled(gradients), _watched(watched, seen):
+        with evaluating(network), torch.set_grad_enabled(gradients), _calls_seen(holdings, seen):
             for each in frozen:
                 each.requires_grad_(True)
             for batch in batches:
@@ -352,5 +345,20 @@ def _recorded(
     finally:
         for weight in frozen:
             weight.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _calls_seen(holdings: Sequence[Holding], seen: Callable[..., None]) -> Iterator[None]:
+    """Calls a function at each call of the layers that hold weights, for the block."""
+    watched, hooks = list[tuple[Holding, Any, Kind]](), list[Any]()
+    for holding, module, kind in ((each, *layer) for each in holdings for layer in each.holders):
+        if kind.is_whole or kind == EMBEDDING or isinstance(module, UNCALLED):
+            watched.append((holding, module, kind))
+        else:
+            hooks.append(module.register_forward_hook(functools.partial(seen, holding, kind)))
+    try:
+        with _watched(watched, seen):
+            yield
+    finally:
         for hook in hooks:
             hook.remove()

@@ -56,15 +56,11 @@ def corrected(
         made: the compressed network.
     """
     model, allocation, misfits = copied(made.model), made.allocation, {**made.misfits}
-    chosen = allocation.weights
     losses = {row.path: row.level.loss for row in allocation.rows if row.level.method}
     most = sorted(losses, key=losses.__getitem__)[-MEASURED:]
     for holding, weight in zip(holdings, weights, strict=True):
-        if (
-            holding.path not in most
-            or holding.kind not in FITTED
-            or holding.groups * len(holding.holders) > 1
-        ):
+        is_alone = holding.groups * len(holding.holders) == 1
+        if holding.path not in most or holding.kind not in FITTED or not is_alone:
             continue
         runs, sums = [copied(each) for each in (network, model)], list[Any]()  # calls may write to them
         own = [replace(holding, holders=[(_layer(each, holding), holding.kind)]) for each in runs]
@@ -73,10 +69,8 @@ def corrected(
             see([batch], runs[0], own[:1], lambda *call, found=wanted: found.append(_product(*call)[1]))
             see([batch], runs[1], own[1:], functools.partial(_add, sums, iter(wanted)))
         if sums and all(math.isfinite(each.sum()) for each in sums[1:]):
-            layer = _layer(model, holding)
-            _correct(
-                holding, weight, layer, sums, lambda one: one.fitted(*chosen[one.path], allocation.modes)
-            )
+            layer, form = _layer(model, holding), allocation.weights[weight.path]
+            _correct(holding, weight, layer, sums, lambda one, form=form: one.fitted(*form, allocation.modes))
             array = numbers(layer.weight.detach().cpu(), weight.path)
             misfits[weight.path] = weight.target.misfit(array)
     return replace(made, model=model, misfits=misfits)
