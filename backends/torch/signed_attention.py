@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
+from tensornet.ops.attention import SCORES
+
 from .products import is_differentiated, is_traced, is_unseen, with_vjp
 
 __all__ = ["signed_attention"]
@@ -23,7 +25,7 @@ __all__ = ["signed_attention"]
 Tensor: TypeAlias = torch.Tensor
 Parts: TypeAlias = tuple[Any, ...]
 
-TILE = 5 * 2**15
+TILE = SCORES
 """The number of scores in a tile on a CPU: two tiles and the operands stay in the cache of a core."""
 
 LARGER = 2**26

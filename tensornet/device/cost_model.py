@@ -74,7 +74,7 @@ BLOCK, FEW = 8, 3
 each."""
 
 WRITTEN = 32
-"""The cost of an element of a convolution's result, in multiply-adds: four of 5 convolutions without groups then take
+"""The cost of an element of a convolution's result, in multiply-adds: four of five convolutions without groups then take
 1/1.7 to 1.7 times the expected time."""
 
 BLOCKS = 264
@@ -307,13 +307,14 @@ class DeviceProfile:
             inner: elements of the kernel for each pair of channels.
             size: bytes of an element.
         """
+        deep = 0
         if self.small and groups == 1:
-            return self.matmul(1, LANES * math.ceil(out / LANES), positions, channels * inner + WRITTEN, size)
-        if self.small and channels < FEW and channels * out > 1:
-            return self.launch + self.plain * groups * out * positions * channels * inner
-        if self.small and channels * out > 1:
+            out, deep = LANES * math.ceil(out / LANES), WRITTEN
+        elif self.small and channels * out > 1:
+            if channels < FEW:
+                return self.launch + self.plain * groups * out * positions * channels * inner
             out, channels = max(out, BLOCK), max(channels, BLOCK)
-        return self.matmul(groups, out, positions, channels * inner, size)
+        return self.matmul(groups, out, positions, channels * inner + deep, size)
 
     def attention(
         self,
