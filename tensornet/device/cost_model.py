@@ -74,8 +74,8 @@ BLOCK, FEW = 8, 3
 each."""
 
 WRITTEN = 32
-"""The cost of an element of a convolution's result, in multiply-adds: four of five convolutions without groups then take
-1/1.7 to 1.7 times the expected time."""
+"""The cost of an element of a convolution's result, in multiply-adds: four of five convolutions without groups then
+take 1/1.7 to 1.7 times the expected time."""
 
 BLOCKS = 264
 """Blocks of queries that a GPU computes at once: two on each multiprocessor of an H200."""
