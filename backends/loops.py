@@ -41,10 +41,11 @@ def scan(
         blank = [library.zeros(each, each.shape[:axis] + each.shape[axis + 1 :]) for each, axis in inputs]
         found = as_tuple(function(*blank, *states, *rest))
         return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
-    pieces = [library.unbind(each, axis) for each, axis in inputs]
+    step = -1 if back else 1
+    pieces = [library.unbind(each, axis)[::step] for each, axis in inputs]
     made: list[Any] = []
-    for at in range(size)[::-1] if back else range(size):
-        found = as_tuple(function(*(each[at] for each in pieces), *states, *rest))
+    for at, *given in zip(range(size)[::step], *pieces, strict=True):
+        found = as_tuple(function(*given, *states, *rest))
         states = [found[number] for number in following]
         if not made:
             made = [[None] if n in last else _blank(library, found[n], size) for n in range(results)]
@@ -53,9 +54,15 @@ def scan(
     return [library.xp.stack(each, axis=0) if isinstance(each, list) else each for each in made], states
 
 
+JOINED = 1 << 20
+"""Up to so many elements, torch stacks results in less time than it writes them one by one into an array."""
+
+
 def _blank(library: Any, like: Any, size: int) -> Any:
-    """Room for a result at each position: an array, or a list if the library must stack."""
-    return [None] * size if library.joins(like) else library.empty(like, (size, *like.shape))
+    """Room for a result at each position: an array, or a list of what is stacked."""
+    shape = (size, *like.shape)
+    is_listed = library.joins(like) or math.prod(shape) <= JOINED
+    return [None] * size if is_listed else library.empty(like, shape)
 
 
 def as_tuple(found: Any) -> tuple[Any, ...]:

@@ -134,9 +134,10 @@ def within(index: Any, size: int, name: str) -> Any:
     On an accelerator, during tracing and under `vmap`, their values cannot be checked. An invalid position becomes one
     that no dimension has, so that a gather fails there instead of reading a neighbour.
     """
-    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise no_positions(name, str(index.dtype))
-    index = index.to(torch.int64)
+    if index.dtype is not torch.int64:
+        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+            raise no_positions(name, str(index.dtype))
+        index = index.to(torch.int64)
     if not _is_checked(index):
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
@@ -246,7 +247,7 @@ def extreme(largest: bool, x: Any, axes: tuple[int, ...]) -> Any:
     """The largest or smallest element. Torch takes up to thirty times as long over axes that lie apart if there are
     few positions along the innermost."""
     function = torch.amax if largest else torch.amin
-    if not is_eager(x) or x.numel() < SHORT:
+    if is_recorded() or x.numel() < SHORT or not is_eager(x):
         return function(x, axes)
     return _extreme(largest, axes)(x) if changing((x,)) else in_turn(function, x, axes)
 
@@ -389,10 +390,10 @@ def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 def where(condition: Any, a: Any, b: Any) -> Any:
     """a where the condition holds, else b. A condition of one element, such as that of a position, is looked at: where
     it does not choose a number, nothing is copied."""
-    if not condition.ndim and condition.is_cpu and is_eager(condition):
+    are_tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if not (condition.ndim or are_tensors) and condition.is_cpu and is_eager(condition):
         one, other = (a, b) if condition else (b, a)
-        chosen = isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
-        if chosen and torch.result_type(one, other) == one.dtype:
+        if isinstance(one, torch.Tensor) and torch.result_type(one, other) == one.dtype:
             return one
     return torch.where(condition, a, b)
 
