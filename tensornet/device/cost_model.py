@@ -244,7 +244,8 @@ class DeviceProfile:
         if batch > 1 and m * n * k < self.small:
             is_along = (turned or n == 1) and not (crossed and m > 1)
             each = self.along if is_along else self.plain
-            return fixed + each * self._alone(0.0, size * batch * m * n * k) * batch * m * n * (k + RESULT)
+            alone = self.cores if size * batch * m * n * k < self.grain else 1.0
+            return fixed + each * alone * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
         lies = turned + (turned and crossed)
         arithmetic = 2.0 * batch * m * self.row(columns, k, lies) / self.flops
@@ -384,15 +385,11 @@ class DeviceProfile:
         """Seconds of an elementwise step whose tensors all have the layout of the result; `beyond`: those that all
         cores take beside it."""
         seconds = (moved / self.held_bandwidth if moved <= IN_CACHE else self.stream(moved)) + beyond
-        if self.cores != 1.0:
-            seconds *= self._alone(moved, written)
+        if max(written, moved / 2.0) < self.grain:  # one core runs a small step alone
+            seconds *= self.cores
         if written >= self.fresh_bytes:
             seconds += written / self.fresh_bandwidth
         return seconds + self.launch
-
-    def _alone(self, moved: float, written: float = 0.0) -> float:
-        """How many times as long a step takes as on all cores: one core runs a small step alone."""
-        return self.cores if max(written, moved / 2.0) < self.grain else 1.0
 
     def computed(self, moved: float, written: float, passes: float) -> float:
         """The same for a function that takes the time of several passes, all but one of them in the caches."""

@@ -35,7 +35,7 @@ def names_in(entry: Entry) -> tuple[str, ...]:
 
 def axes_in(entries: Iterable[Any]) -> list[str]:
     """The axes in the brackets of a tensor that is read in its layout, with those of composites."""
-    return [axis for entry in entries for axis in names_in(entry)]
+    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def layout_of(ref: Ref) -> tuple[str, ...]:
