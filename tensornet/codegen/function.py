@@ -217,7 +217,7 @@ def _call(context: CodegenContext, step: CallStep) -> str:
     """The call of a block, with its arguments."""
     if step.scope in context.blocks and not _is_own(step):
         return _call_of_module(context, step)
-    given = [context.names[name] for name in step.reads]
+    given = [*(context.names[name] for name in (*step.operands, *step.held)), *_given_tables(context, step)]
     training = ["training=training"] if has_dropout(step.plan.graph) else []
     name = context.functions[step.plan]
     if step.recomputed:
@@ -237,6 +237,13 @@ def _call(context: CodegenContext, step: CallStep) -> str:
     return context.op(
         "in_tiles" if slicing.is_tile else "in_pieces", piece, size=size, length=length, axes=axes
     )
+
+
+def _given_tables(context: CodegenContext, step: CallStep) -> Iterator[str]:
+    """The tables of a called block. Positions are checked, unless they come from a table that was."""
+    for name, table in zip(step.tables, step.plan.tables, strict=False):
+        text = context.names[name]
+        yield text if table.below is None else context.below(text, name, table.below)
 
 
 def _call_of_module(context: CodegenContext, step: CallStep) -> str:
@@ -264,13 +271,8 @@ def _call_along(
         f"lambda *given: {name}(*given, {', '.join(training)})" if training and not recomputed else name
     )
     more = {"segment": str(along.segment), "more": ", ".join(["recomputed", *training])} if recomputed else {}
-    cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
-    before = len(given) - len(tables)
-    looked = [
-        text if each.below is None else context.below(text, made, each.below)
-        for text, made, each in zip(given[before:], step.tables, tables, strict=True)
-    ]
-    parts = (given[:cuts], given[cuts : cuts + states], [*given[cuts + states : before], *looked])
+    cuts, states = len(along.cuts), len(along.states)
+    parts = (given[:cuts], given[cuts : cuts + states], given[cuts + states :])
     return context.op(
         "along_recomputed" if recomputed else "along",
         function,

@@ -7,7 +7,7 @@ Of a block along an axis, what depends on constants alone leaves the loop. Terms
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from ..language.expression import Call, Contraction, Ref, axes_of_index, fresh, 
 from ..language.patterns import pattern_of
 from ..ops.record import Value, common, left_of
 from ..ops.table import FUNCTIONS, Element, Function
-from ..planning.plans import CallStep, Plan, Repetition, Step
+from ..planning.plans import CallStep, Plan, Repetition
 from .context import LoweringContext, as_declared, in_logical_order, read
 from .contractions import lower_rounded
 from .pointwise import lower_pointwise, order_of
@@ -188,16 +188,22 @@ _VARIABLE = re.compile(r"t\d+")
 
 def lower_block(context: LoweringContext, call: Apply, planned: Planned) -> None:
     """Emits the call of a block. Its operands and results have the declared layout."""
-    names, changing = call.names(), context.changing
+    names, changing, along = call.names(), context.changing, call.along
     seen = {leaf.name: context.stored[names[leaf.name]].element for leaf in call.graph.leaves}
     given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
-    both_ways = given if call.along is None else frozenset[str]()  # autograd differentiates small steps
+    both_ways = given if along is None else frozenset[str]()  # autograd differentiates small steps
     plan = planned(holding(call.graph, seen), both_ways)
-    tables, along = _hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
+    is_module = context.alone and along is None and call.scope  # it computes its own tables
+    tables = () if is_module else tuple(_hoist_loop_invariants(context, plan, call))
+    repetition = None
+    if along is not None:
+        axis = Axis(along.axis.name, context.open(along.axis.size))
+        count = context.positions({axis.name: axis.size}, (axis.name,))
+        repetition = Repetition(axis, along.cuts, along.states, along.back, count)
     operands = tuple(_variable_of(context, name) for name in call.operands)
     dims = [context.lines.dims[name] for name in call.results]
     shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)
-    context.add(CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
+    context.add(CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=repetition))
     elements = {result.name: result.element for result in plan.results}
     for (output, name), each in zip(call.made, dims, strict=True):
         context.stored[name] = as_declared(name, each, elements[output])
@@ -205,30 +211,24 @@ def lower_block(context: LoweringContext, call: Apply, planned: Planned) -> None
             changing.add(name)
 
 
-def _hoist_loop_invariants(
-    context: LoweringContext, plan: Plan, call: Apply
-) -> tuple[tuple[str, ...], Repetition]:
-    """Emits the steps of a block that depend on constants alone before its loop, under other names.
+def _hoist_loop_invariants(context: LoweringContext, plan: Plan, call: Apply) -> Iterator[str]:
+    """Emits the steps of a block that depend on constants alone before its call, under other names.
 
-    The result is the names of the block's tables here, and the repetition.
+    The result is the names of the block's tables here.
     """
-    along = call.along
-    assert along is not None
     outer = call.names()
     names = {leaf.name: _variable_of(context, outer[leaf.name]) for leaf in call.graph.constants}
     for step in plan.once:
-        assert isinstance(step, Step)
-        name = fresh(step.equation.name, context.taken)
-        if _VARIABLE.fullmatch(name):  # another variable has or will get that name
-            name = context.name()
-        context.taken.add(name)
-        moved = step.reading(names).defining((name,))
-        names[step.equation.name] = name
-        context.add(moved)
-    axis = Axis(along.axis.name, context.open(along.axis.size))
-    count = context.positions({axis.name: axis.size}, (axis.name,))
-    tables = tuple(names[table.made] for table in plan.tables)
-    return tables, Repetition(axis, along.cuts, along.states, along.back, count)
+        made = list[str]()
+        for each in step.defines:
+            name = fresh(call.scoped(each), context.taken)
+            if _VARIABLE.fullmatch(name):  # another variable has or will get that name
+                name = context.name()
+            context.taken.add(name)
+            made.append(name)
+        context.add(step.reading(names, call.scope).defining(made))
+        names.update(zip(step.defines, made, strict=True))
+    return (names[table.made] for table in plan.tables)
 
 
 def _variable_of(context: LoweringContext, name: str) -> str:

@@ -104,6 +104,7 @@ class LoweringContext(ABC):
         choose: orders an n-ary contraction.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
         limit: the seconds beyond which nothing more is lowered.
+        alone: whether the blocks with a scope run on their own.
         steps: the steps so far.
         named: the names of all leaves, and of all tensors that lines and calls define.
         stored: where each of these tensors is stored.
@@ -124,6 +125,7 @@ class LoweringContext(ABC):
     choose: Choose
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     limit: float = math.inf
+    alone: bool = False
     steps: list[AnyStep] = field(default_factory=list)
     copies: dict[Hashable, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)

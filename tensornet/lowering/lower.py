@@ -64,6 +64,7 @@ def lower(
     planned: Planned | None = None,
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
+    alone: bool = False,
 ) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps that compute a program, and where its outputs are.
 
@@ -75,8 +76,9 @@ def lower(
         planned: plans a block that is called, given which of its leaves get gradients; needed if there are any.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
+        alone: whether blocks run on their own.
     """
-    context = _Lowering(Lines(program), values, target, choose, product)
+    context = _Lowering(Lines(program), values, target, choose, product, alone=alone)
     _lower_lines(context, inside, planned)
     share_copies(context)
     lines = context.lines

@@ -7,15 +7,15 @@ as further constants. A tensor much larger than the constants it comes from is c
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..graph.element_types import bytes_of, of_leaves
 from ..graph.graph import Graph
-from ..graph.leaves import Leaf, scoped
+from ..graph.leaves import Leaf
 from ..graph.shape_inference import dim_size
-from ..language.expression import Call, Ref, fresh
+from ..language.expression import Call, Ref, Taken
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, product, size_names
 from .liveness import with_frees
@@ -63,7 +63,7 @@ class Folded:
         results: where its outputs are. Outputs are computed at each call, so that the caller owns them.
         values: the value of every open size.
         target: the target of the plan.
-        alone: whether each block runs on its own, and computes its own tables.
+        alone: whether each block runs on its own.
 
     Attributes:
         once: the steps that depend on no argument of a call.
@@ -86,38 +86,36 @@ class Folded:
         self._outputs = {each.value.name for each in results}
         self._dims, self._elements = {leaf.name: leaf.dims for leaf in graph.leaves}, of_leaves(graph)
         for step in steps:
-            self._note(step)
-        self._taken = set(self._dims)
+            self._dims.update(zip(step.defines, step.dims, strict=True))
+            self._elements.update(zip(step.defines, step.elements, strict=True))
+        self._taken = Taken(self._dims)
         self._invariant = self._found({leaf.name: frozenset({leaf.name}) for leaf in graph.constants})
-        # the leaves that blocks read, by exactly these names
-        self._held = {name for step in steps if isinstance(step, CallStep) for name in step.held}
-        self._once, self._already = list[AnyStep](), dict[AnyStep, tuple[str, ...]]()
-        self._same: dict[str, str] = {}  # invariant tensors of the graph, and equal ones that are done once
         self._tables: dict[tuple[str, Any], Table] = {}  # by the tensor, and the size that it must be below
-        repeated = [*self._repeated()]
-        made = {name for step in self._once for name in step.defines}
+        once, repeated = self._divided()
+        made = {name for step in once for name in step.defines}
         for name in dict.fromkeys(name for step in repeated for name in step.reads if name in made):
             self._table(name, None)
         self.tables = tuple(self._tables.values())
-        self.once = with_frees(self._once, [table.made for table in self.tables])
+        self.once = with_frees(once, [table.made for table in self.tables])
         self.steps = with_frees(repeated, self._outputs)
-
-    def _repeated(self) -> Iterator[AnyStep]:
-        """The steps of each call. All others are added to those done once."""
-        for step in self._all:
-            is_once = step.defines[0] in self._invariant
-            if isinstance(step, CallStep) and step.along is None and (step.slicing or not self._alone):
-                step = replace(step, tables=tuple(self._of_block(step, is_once)))
-            if is_once:
-                self._same.update(zip(step.defines, self._do_once(step, self._same), strict=True))
-            else:
-                yield self._looked_up(step.reading(self._same))
 
     # ---- which steps
 
-    def _note(self, step: AnyStep) -> None:
-        self._dims.update(zip(step.defines, step.dims, strict=True))
-        self._elements.update(zip(step.defines, step.elements, strict=True))
+    def _divided(self) -> tuple[list[AnyStep], list[AnyStep]]:
+        """The steps done once, of equal ones only the first, and those of each call."""
+        once, repeated = dict[AnyStep, AnyStep](), list[AnyStep]()
+        held = {name for step in self._all if isinstance(step, CallStep) for name in step.held}
+        same = dict[str, str]()
+        for step in (each.reading(same) for each in self._all):
+            if step.defines[0] not in self._invariant:
+                repeated.append(self._looked_up(step))
+                continue
+            first = once.setdefault(step.defining(("",) * len(step.defines)), step)
+            if held.isdisjoint(step.defines):
+                same.update(zip(step.defines, first.defines, strict=True))
+            elif first is not step:  # a block reads it by its name
+                once[step] = step
+        return [*once.values()], repeated
 
     def _found(self, constants: Mapping[str, frozenset[str]]) -> set[str]:
         """The invariant tensors, given that each constant is computed from itself.
@@ -161,7 +159,7 @@ class Folded:
     def _table(self, made: str, below: Any) -> str:
         """The name of the table of an invariant tensor, or of positions that must be below a size."""
         if (made, below) not in self._tables:
-            name = made if below is None else self._fresh(made)
+            name = made if below is None else self._taken.fresh(made)
             leaf = Leaf(name, "constant", self._dims[made], holds=self._elements[made])
             self._tables[made, below] = Table(leaf, made, below)
         return self._tables[made, below].leaf.name
@@ -169,9 +167,7 @@ class Folded:
     def _looked_up(self, step: AnyStep) -> AnyStep:
         """The step with its invariant positions read from tables, where they have been checked."""
         if isinstance(step, CallStep):
-            if step.along is None:
-                return step
-            pairs = zip(step.tables, step.plan.tables, strict=True)
+            pairs = zip(step.tables, step.plan.tables, strict=False)
             return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
         right = step.equation.right
         if not isinstance(right, Ref):
@@ -186,43 +182,3 @@ class Folded:
         """The table of invariant positions, checked to be below a size. The tensor itself if there can be no table."""
         is_table = below is not None and name in self._invariant and self._told.issuperset(size_names(below))
         return self._table(name, below) if is_table else name
-
-    # ---- steps that are done once
-
-    def _of_block(self, step: CallStep, invariant: bool) -> Iterator[str]:
-        """The names in this graph of the tables that a block reads. Their steps are added to those done once."""
-        block = step.plan
-        names = {leaf.name: scoped(step.scope, leaf.name) for leaf in block.graph.constants}
-        for each in block.once:
-            names.update(zip(each.defines, self._do_once(each, names, step.scope), strict=True))
-        for table in block.tables:
-            yield names[table.made] if invariant else self._table(names[table.made], table.below)
-
-    def _do_once(self, step: AnyStep, names: Mapping[str, str], scope: str | None = None) -> tuple[str, ...]:
-        """Adds a step to those done once, unless an equal one is there already. The names of its results.
-
-        Args:
-            step: the step, of the graph or of a block.
-            names: the names in this graph of the tensors that it reads, where they differ.
-            scope: the scope of the block. None where the step is of the graph.
-        """
-        moved = step.reading(names, scope or "")
-        nameless = moved.defining(("",) * len(step.defines))
-        if nameless not in self._already or not self._held.isdisjoint(step.defines):
-            made = (
-                step.defines
-                if scope is None
-                else tuple(self._fresh(scoped(scope, each)) for each in step.defines)
-            )
-            moved = moved.defining(made)
-            self._once.append(moved)
-            self._note(moved)
-            self._invariant.update(made)
-            self._already[nameless] = made
-        return self._already[nameless]
-
-    def _fresh(self, name: str) -> str:
-        """A name that no tensor has yet."""
-        found = fresh(name, self._taken)
-        self._taken.add(found)
-        return found

@@ -161,7 +161,7 @@ class _Schedule:
             return _product(joint, at, replace(target, changing=frozenset()))
 
         program = rewritten(self.graph, values, target)
-        steps, results = lower(program, values, target, choose, planned, self.inside, product)
+        steps, results = lower(program, values, target, choose, planned, self.inside, product, self.alone)
         slicings = {
             part.call.results: part.slicing.into(values[part.slicing.piece], self.size(part.slicing.size))
             for part in self.cuts
