@@ -9,10 +9,9 @@ from typing import Any
 from tensornet.errors import BackendError
 from tensornet.protocol import backend_of
 
-from .array_api import Plain, processor
+from .array_api import KERNELS, Plain, processor, standard
 from .array_functions import Functions, in_turn, namespace_of
 from .positions import scatters
-from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import strided_windows
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.codegen import tuning
+from tensornet.codegen import program as tuning
 from tensornet.device import calibration
 from tensornet.device.calibration import load_profile, save_profile
 from tensornet.device.cost_model import DeviceProfile, default_profile

@@ -25,9 +25,7 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import backend_of
 
-from ..array_api import Plain, processor
-from ..templates import CONVOLUTIONS, KERNELS, standard
-from .jit import as_one
+from ..array_api import CONVOLUTIONS, KERNELS, Plain, processor, standard
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -121,7 +119,8 @@ class JaxBackend(Plain):
         return found if found.dtype.kind in "biufc" else found.astype(numpy.float32)
 
     def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return as_one(function)
+        found: Callable[..., Any] = _beside("functions").as_one(function)
+        return found
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

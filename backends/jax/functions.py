@@ -6,7 +6,10 @@ its matrix. N rows and E matrices give at most N/length + E blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +22,6 @@ from ..array_functions import Functions, namespace_of
 from ..loops import as_tuple, in_pieces
 from ..positions import floor_divide, scatters
 from ..windows import Windows, convolutions, margins
-from .jit import looked, unlooked
 
 BLOCKS = 2
 """The number of blocks per matrix on average: with more, blocks would be fuller but read matrices more often."""
@@ -330,3 +332,85 @@ NAMESPACE = {
     "grouped_outer": grouped_outer,
 }
 """What generated code may use, by name."""
+
+
+# ---------------------------------------------------------------------------- compilation by jax.jit
+
+
+class _Here(threading.local):
+    """The state of a trace in this thread.
+
+    Attributes:
+        met: the checks of the positions met so far, each of the least and the greatest; None if none are collected.
+        must: whether positions must be checked, so that one inside a loop prevents compilation.
+    """
+
+    met: list[Callable[[], None]] | None = None
+    must: bool = False
+
+
+_here = _Here()
+
+
+class _UnseenError(Exception):
+    """Raised if positions that must be checked are in a loop, which cannot return them."""
+
+
+def looked(index: Any, size: int, name: str) -> None:
+    """Records traced positions for a check after the call."""
+
+    def check(low: Any, high: Any) -> None:
+        check_inside(name, int(low), int(high), size)
+
+    if _here.must:
+        raise _UnseenError
+    if _here.met is not None and index.size:
+        _here.met.append(jax.tree_util.Partial(check, index.min(), index.max()))
+
+
+@contextlib.contextmanager
+def unlooked(must: bool = False) -> Iterator[None]:
+    """A context for loops: positions inside are not checked; with `must`, one inside prevents compilation."""
+    former = _here.met, _here.must
+    _here.met, _here.must = None, must and former[0] is not None
+    try:
+        yield
+    finally:
+        _here.met, _here.must = former
+
+
+def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays and of `training`, compiled as a whole.
+
+    Inside another trace the function runs uncompiled, and so does one that calls functions that cannot be traced.
+    """
+
+    untraced = (_UnseenError, jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+
+    @functools.partial(jax.jit, static_argnames=("training",))
+    def traced(*arrays: Any, **options: Any) -> tuple[Any, Any]:
+        former, _here.met = _here.met, []
+        try:
+            return function(*arrays, **options), _here.met
+        finally:
+            _here.met = former
+
+    plain = False
+
+    @functools.wraps(function)
+    def run(*arrays: Any, **options: Any) -> Any:
+        nonlocal plain
+        if plain or any(isinstance(each, jax.core.Tracer) for each in arrays):
+            return function(*arrays, **options)
+        try:
+            made, met = traced(*arrays, **options)
+        except untraced:
+            plain = True
+            return function(*arrays, **options)
+        if met and isinstance(met[0].args[0], jax.core.Tracer):  # the call is inside another trace
+            return function(*arrays, **options)
+        for check in met:
+            check()
+        return made
+
+    return run

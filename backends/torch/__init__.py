@@ -13,8 +13,7 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of
 
-from ..array_api import Plain, processor
-from ..templates import COMMON, CONVOLUTIONS, KERNELS, PLAIN
+from ..array_api import COMMON, CONVOLUTIONS, KERNELS, PLAIN, Plain, processor
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 

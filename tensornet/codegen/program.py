@@ -1,4 +1,4 @@
-"""Programs: a plan with the source that runs it."""
+"""Programs: a plan with the source that runs it, chosen by autotuning if that is asked for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..device.calibration import profile_of
 from ..device.cost_model import DeviceProfile, default_profile
+from ..device.timing import Clock, timings
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
 from ..errors import BackendError, TensornetWarning, warn
@@ -22,13 +23,14 @@ from ..ops.collectives import COLLECTIVES
 from ..ops.table import Element
 from ..passes.pipeline import traced
 from ..planning.planner import schedule, whole_sizes
-from ..planning.plans import Plan
+from ..planning.plans import CallStep, Plan
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
-from .function import generate
+from ..threads import apart
+from .function import LoadedProgram, Place, arguments, drawn, generate
 
 if TYPE_CHECKING:
-    from ..autodiff.joint import JointGraph
+    from ..autodiff.vjp import JointGraph
     from ..sharding.mesh import Mesh
     from ..sharding.sharded import Shard, ShardedPlan
 
@@ -279,19 +281,7 @@ def planned(
 
         return rematerialized_within(plans, memory_limit, backend, changing)
 
-    return made(profile) if tune is None else _tuned(made, profile, backend, around)
-
-
-def _tuned(
-    made: Callable[[DeviceProfile], Plan],
-    profile: DeviceProfile,
-    backend: Backend,
-    around: frozenset[str] | None,
-) -> Plan:
-    """The fastest of a few plans, when measured."""
-    from .tuning import tuned
-
-    return tuned(made, profile, backend, around is not None)
+    return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
 
 
 def check_tuning(tune: str | None) -> None:
@@ -317,3 +307,77 @@ def _apart(graph: Graph) -> Graph:
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:
     """The plan with its code."""
     return replace(plan, code=generate(plan, backend, around))
+
+
+# ---------------------------------------------------------------------------- autotuning
+
+# errors of the device model are errors of its constants, so the candidates are the plans that are fastest if one
+# constant had another value
+
+VARIED = {
+    "flops": (0.4, 2.5),
+    "bandwidth": (0.4, 2.5),
+    "launch": (5.0,),
+    "batch": (0.1, 10.0),
+    "scattered": (0.2, 5.0),
+}
+"""Constants of the device, and the factors by which each of them is varied."""
+
+MOST = 6
+"""The most candidates that are timed."""
+
+ROUNDS = 5
+"""The number of turns of each candidate."""
+
+
+def tuned(
+    make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, backend: Backend, alone: bool = False
+) -> Plan:
+    """The fastest of the candidates, as measured.
+
+    Args:
+        make: gives the plan for a device, with its code.
+        profile: the device.
+        backend: the library.
+        alone: whether called blocks run by themselves and are not available; a plan that calls any is not tuned.
+    """
+    first = make(profile)
+    if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
+        return first
+    candidates = [first, *_others(make, profile, first)]
+    return first if len(candidates) == 1 else apart(lambda: _fastest(candidates, backend))
+
+
+def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first: Plan) -> Iterator[Plan]:
+    """Other candidates: plans whose code differs from that of the expected fastest plan and from each other's."""
+    known = {first.code}
+    for name, factors in VARIED.items():
+        for factor in factors:
+            if len(known) == MOST:
+                return
+            try:
+                other = make(replace(profile, **{name: factor * getattr(profile, name)}))
+            except BackendError:  # it needs more memory than allowed
+                continue
+            if other.code not in known:
+                known.add(other.code)
+                yield other
+
+
+def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
+    """The candidate with the least median time of its turns, which the candidates take alternately."""
+    calls = {str(number): _call_of(plan, backend) for number, plan in enumerate(candidates)}
+    clock = Clock(wait=functools.partial(backend.synchronize, candidates[0].device))
+    times = timings(calls, ROUNDS, warmup=1, clock=clock)
+    return candidates[int(min(times, key=lambda number: times[number].median))]
+
+
+def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
+    """A call of the function of a plan, on random numbers, and on positions that are all 0."""
+    sizes = dict(plan.sizes)
+    place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
+    function = LoadedProgram(plan, backend).bound(place)
+    taken = (each for each in arguments(plan) if each[0].kind != "constant")
+    given = drawn(taken, backend, plan.device).values()
+    function(*given)  # the first call is not timed
+    return lambda: function(*given)

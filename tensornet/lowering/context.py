@@ -55,7 +55,7 @@ from ..planning.target import Target
 from ..sizes import evaluate, name_of, product, size_names, symbol
 
 if TYPE_CHECKING:
-    from ..autodiff.joint import JointGraph
+    from ..autodiff.vjp import JointGraph
 
 
 @dataclass(frozen=True)

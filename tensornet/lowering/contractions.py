@@ -37,7 +37,7 @@ from .context import LoweringContext, TooLongError
 from .pointwise import Operand, combine, operand
 
 if TYPE_CHECKING:
-    from ..autodiff.joint import JointGraph
+    from ..autodiff.vjp import JointGraph
 
 NODE = 15e-6
 """The seconds that a product and its gradients cost as one node of autograd besides the operations: Python calls the

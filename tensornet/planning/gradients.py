@@ -11,8 +11,7 @@ from typing import Any
 
 from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
-from ..autodiff.joint import JointGraph
-from ..autodiff.vjp import differentiated, rematerializable
+from ..autodiff.vjp import JointGraph, differentiated, rematerializable
 from ..contraction.order_search import fastest_with_vjp, fewest_flops
 from ..contraction.pairs import Choose, Problem
 from ..device.cost_model import DeviceProfile, default_profile

@@ -36,7 +36,7 @@ from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan, Result, Step
 from .target import Target
 
 if TYPE_CHECKING:
-    from ..autodiff.joint import JointGraph
+    from ..autodiff.vjp import JointGraph
     from .slicing import Part
 
 NOMINAL = 64

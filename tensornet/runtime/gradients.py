@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..autodiff.joint import JointGraph
+from ..autodiff.vjp import JointGraph
 from ..codegen.function import LoadedProgram
 from ..codegen.program import planned
 from ..device.cost_model import DeviceProfile
