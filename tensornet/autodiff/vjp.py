@@ -1,4 +1,4 @@
-"""Vector-Jacobian products (vjp): a graph's forward pass and its backward pass as graphs.
+"""Vector-Jacobian products (vjp): the joint graph of a graph, its forward pass and its backward pass as graphs.
 
 A graph is cut at its calls and at the states of its recurrences (`scan/cut.py`). The rest is brought into A-normal form
 (`a_normal_form.py`), so that the common parts of the derivatives of several factors are computed once: a product of N

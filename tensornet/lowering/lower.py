@@ -1,4 +1,4 @@
-"""Lowering: a program to steps, each one operation.
+"""Lowering: a program to steps, each one operation, with loop-invariant code motion.
 
 Each n-ary contraction goes to `choose`, which returns the pairs to contract and the layouts of the intermediates. The
 layouts of all other intermediates, the left sides of their steps, are decided here.

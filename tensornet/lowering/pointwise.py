@@ -234,13 +234,13 @@ def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
     """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
     the axes of the bias are innermost."""
     match call.arguments:
-        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
-            pass
-        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
-            pass
+        case (Contraction((one, two), (_, *_)) as made, Ref() as bias) | (
+            Ref() as bias,
+            Contraction((one, two), (_, *_)) as made,
+        ):
+            last = axes_of_index(bias.index)
         case _:
             return None
-    last = axes_of_index(bias.index)
     own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
     if "linear" not in context.target.supported or {*last} not in own:
         return None

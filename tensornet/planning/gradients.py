@@ -6,7 +6,7 @@ import bisect
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..autodiff.a_normal_form import Pairs
@@ -134,32 +134,31 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
     )
 
 
-@dataclass(frozen=True)
-class PairwiseOrder:
+@functools.lru_cache(maxsize=64)
+def pairwise_order(
+    profile: DeviceProfile, size: int, at: tuple[tuple[str, int], ...] = (), choose: Choose = fastest_with_vjp
+) -> Pairs:
     """Splits products into the pairs that are best by some choice. Open sizes without a value count as `NOMINAL`.
 
-    Attributes:
-        profile, itemsize: the device, and bytes of one element.
-        sizes: the names and values of open sizes.
+    Args:
+        profile, size: the device, and bytes of one element.
+        at: the names and values of open sizes.
         choose: the choice, by default the pairs that are expected to be fastest.
     """
 
-    profile: DeviceProfile
-    itemsize: int
-    sizes: tuple[tuple[str, int], ...] = ()
-    choose: Choose = fastest_with_vjp
-
-    def __call__(
-        self, axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
+    def pairs(
+        axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
     ) -> tuple[tuple[int, int], ...]:
-        values = {axis: evaluate(size, dict(self.sizes)) for axis, size in sizes.items()}
-        known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
+        values = {axis: evaluate(length, dict(at)) for axis, length in sizes.items()}
+        known = {axis: max(1, value) if isinstance(value, int) else NOMINAL for axis, value in values.items()}
         kept = kept & {axis for each in axes for axis in each}
-        order = self.choose(Problem(tuple(axes), kept, None, known, self.profile, self.itemsize))
+        order = choose(Problem(tuple(axes), kept, None, known, profile, size))
         return tuple((pair.first, pair.second) for pair in order)
 
+    return pairs
 
-in_pairs = PairwiseOrder(default_profile("cpu"), 4, choose=fewest_flops)
+
+in_pairs = pairwise_order(default_profile("cpu"), 4, choose=fewest_flops)
 """The pairs of the order with the fewest FLOPs."""
 
 
@@ -203,8 +202,7 @@ def rematerialized_to_fit(
         profile, dtype, sizes: the device, the element type, and values of open sizes.
         peak: the peak memory of a joint graph, in bytes.
     """
-    pairs = PairwiseOrder(profile, itemsize(dtype), tuple(sorted(sizes.items())))
-
+    pairs = pairwise_order(profile, itemsize(dtype), tuple(sorted(sizes.items())))
     if limit is None:
         return joint_graph(graph, wrt, pairs=pairs)
     calls = rematerializable(graph, wrt)

@@ -85,32 +85,28 @@ def schedule(
             _check_complex(whole, found.steps, is_complex)
         return found
 
-    fitted = scheduled_for if memory_limit is None else _fitting(memory_limit, whole, scheduled_for)
-    found = (scheduled := fitted(target)).plan()
-    if memory_limit is None and found.peak_memory > target.tiled_from:
-        found = _tiled(scheduled).plan()
+    if memory_limit is not None:
+        scheduled = _fitted(memory_limit, whole, target, scheduled_for)
+    elif (scheduled := scheduled_for(target)).peak > target.tiled_from:
+        scheduled = _tiled(scheduled)
     return replace(
-        found,
+        scheduled.plan(),
         assumed=tuple(name for name in graph.open_sizes if name not in sizes),
         alternatives=OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else (),
         certainty=target.profile.certainty,
     )
 
 
-def _fitting(
-    limit: int, graph: Graph, scheduled_for: Callable[[Target], _Schedule]
-) -> Callable[[Target], _Schedule]:
+def _fitted(
+    limit: int, graph: Graph, target: Target, scheduled_for: Callable[[Target], _Schedule]
+) -> _Schedule:
     """The schedule of a graph within a limit, without the parallel form of recurrences if that holds too much."""
-
-    def fitted(target: Target) -> _Schedule:
-        try:
-            return _sliced_to_fit(limit, scheduled_for(target))
-        except BackendError:
-            if not any(part.reads_below for part in graph.parts):
-                raise
-            return _sliced_to_fit(limit, scheduled_for(replace(target, parallel=False)))
-
-    return fitted
+    try:
+        return _sliced_to_fit(limit, scheduled_for(target))
+    except BackendError:
+        if not any(part.reads_below for part in graph.parts):
+            raise
+        return _sliced_to_fit(limit, scheduled_for(replace(target, parallel=False)))
 
 
 def _check_complex(graph: Graph, steps: Iterable[AnyStep], is_complex: bool) -> None:

@@ -241,17 +241,9 @@ class Executable:
             profile = self.profile or profile_of(self.backend, device, dtype)
             graph = self.program_graph(sizes, device, dtype, profile)
             hints = {name: max(1, sizes[name]) for name in graph.open_sizes if name in sizes}
-            given = (
-                self.memory_limit,
-                about_as_long(hints),
-                profile,
-                self.around,
-                closed,
-                self.tune,
-                changing,
-                hints,
-            )
-            occasion = Occasion(holding(graph, seen), self.backend.name, device, dtype, *given)
+            place = self.backend.name, device, dtype, self.memory_limit, about_as_long(hints), profile
+            how = self.around, closed, self.tune, changing
+            occasion = Occasion(holding(graph, seen), *place, *how, hints)
             own = ((row.name, *each) for row in FUNCTIONS.values() for each in row.implementations)
             functions = tuple((name, id(each)) for name, on, each in own if on == self.backend.name)
             found = self._by_size[about] = _made(occasion, self.backend, functions)

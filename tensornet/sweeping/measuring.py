@@ -29,7 +29,7 @@ from ..errors import (
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..planning.flops import flop_count
-from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_of
+from ..planning.gradients import joint_graph, leaves_of, pairwise_order, results_of
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
@@ -263,7 +263,9 @@ class Bench:
                 found.costs["error"] = number
         if training:
             with found.noting("no backward pass"):
-                pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
+                pairs = pairwise_order(
+                    profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype)
+                )
                 joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs)
                 self._plan(found, "training_seconds", joint.joined(results_of(graph)))
                 kept = plan(graph, **self.target, training=True, compare=False).kept
