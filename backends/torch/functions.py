@@ -229,6 +229,20 @@ def argsort(x: Any, axis: int) -> Any:
     return torch.argsort(x.movedim(axis, -1).contiguous(), dim=-1, stable=True).movedim(-1, axis)
 
 
+def top(x: Any, axis: int, size: int) -> Any:
+    """The positions of the largest elements. All are put in order only in rows where two of the largest or the next
+    one are equal."""
+    if size >= x.shape[axis] or not (is_eager(x) and x.is_cpu and x.is_floating_point()):
+        return shared.top(SHARED, x, axis, size)
+    rows = x.detach().movedim(axis, -1)
+    values, found = torch.topk(rows, size + 1)
+    tied = ~(values[..., :-1] > values[..., 1:]).all(-1)
+    found = found[..., :-1]
+    if tied.any():
+        found[tied] = shared.top(SHARED, rows[tied], 1, size)
+    return found.movedim(-1, axis)
+
+
 def clip(x: Any, low: Any, high: Any) -> Any:
     """min(max(x, low), high). Between numbers the gradient is 1 at both bounds, as in the language."""
     if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or not x.is_floating_point():
@@ -433,7 +447,7 @@ def scatter_add(positions: Any, x: Any, size: int, axis: int = 0, inside: bool =
 
 _OWN = (
     *(argsort, binary, clip, dropout, extreme, floor_divide, gather, logsumexp, norm, number),
-    *(recur, roll, scatter_add, sign, silu, spaced, take, where, whole_matmul, windows, within),
+    *(recur, roll, scatter_add, sign, silu, spaced, take, top, where, whole_matmul, windows, within),
 )
 
 FUNCTIONS = {

@@ -398,7 +398,10 @@ class _Walk:
         for window in _dependencies_first(windows, scope):
             self._fit(scope, window)
         for axis in [*scope.fitting]:
-            for fit in scope.fitting.pop(axis):
+            fits = scope.fitting.pop(axis)
+            if all(isinstance(self._value(fit.size), int) for fit in fits):
+                fits.sort(key=lambda fit: int(self._value(fit.size)))  # it is as long as fits all windows
+            for fit in fits:
                 self._meet(scope, axis, fit)
         for ref, names, size in composites:
             if self.solves:
@@ -635,6 +638,9 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
             return f"give {axis}={b}, if a window left it the one position that fits; or "
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
         return f"read the first {a} of the {b}, {ref.said}[{read}]; or "
+    in_window = isinstance(ref, Ref) and axis in axes_of_index(tuple(filter(is_computed_index, ref.index)))
+    if isinstance(a, int) and isinstance(ref, Ref) and in_window:
+        return f"declare how long '{ref.said}' is there, as in {ref.said}[n:16]: input, to read a part of it; or "
     if isinstance(a, int) or not isinstance(more, int):
         return ""
     return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

@@ -84,7 +84,7 @@ def together(written: Sequence[Statement], names: Container[str]) -> tuple[State
                     found += _total(starts[name], additions[name], names)
             case Equation(name) if name in additions and name not in starts:
                 starts[name] = each
-                if not _is_zero(each.right):
+                if not isinstance(each.right, Literal):
                     found.append(replace(each, name=fresh(f"{name}_0", names)))
             case _:
                 found.append(each)
@@ -93,15 +93,18 @@ def together(written: Sequence[Statement], names: Container[str]) -> tuple[State
 
 def _total(start: Equation, additions: Sequence[Addition], names: Container[str]) -> Iterator[Equation]:
     """The equations of the terms that are added, and the equation of their sum."""
-    terms = [] if _is_zero(start.right) else [fresh(f"{start.name}_0", names)]
+    first = (
+        start.right if isinstance(start.right, Literal) else Ref(fresh(f"{start.name}_0", names), start.left)
+    )
+    terms = [] if first == Literal(0) else [first]
     if not terms and len(additions) == 1:
         yield _part(start, *additions)
         return
     for number, each in enumerate(additions, 1):
-        terms.append(fresh(f"{start.name}_{number}", names))
-        yield replace(_part(start, each), name=terms[-1])
-    total = sum_of(Ref(term, start.left) for term in terms)
-    yield Equation(start.name, start.left, total, additions[-1].place)
+        name = fresh(f"{start.name}_{number}", names)
+        terms.append(Ref(name, start.left))
+        yield replace(_part(start, each), name=name)
+    yield Equation(start.name, start.left, sum_of(terms), additions[-1].place)
 
 
 def _part(start: Equation, addition: Addition) -> Equation:
@@ -150,10 +153,6 @@ def _positions(entry: Index, axes: Container[str]) -> Expression | None:
     if isinstance(entry, int):
         return Literal(entry) if entry >= 0 else None
     return rewrite(entry, change) if is_computed_index(entry) else None
-
-
-def _is_zero(expression: Expression) -> bool:
-    return isinstance(expression, Literal) and expression.value == 0
 
 
 def _example(addition: Addition) -> str:

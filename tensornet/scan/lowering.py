@@ -380,18 +380,22 @@ class Block:
         """The operands of a node; those of a sum that do not recur are added before the loop, and those of a product
         multiplied that alone have an axis which it sums, unless their product has more axes than each of them."""
         labels, axis, operands = self.component.labels, self.component.axes[each], [*each.operands]
+
+        def is_alone(operand: Operand) -> bool:
+            return labels.keys().isdisjoint((operand.node, *gathered(operand.reads)))
+
         if each.op == "add":
-            others = [operand for operand in operands if operand.node not in labels]
+            others = [operand for operand in operands if is_alone(operand)]
             if len(others) > 1 and not all(operand.node.is_scalar for operand in others):
                 total = self._before("add", each, others, {*axes_in(others)})
-                operands = [total, *(operand for operand in operands if operand.node in labels)]
+                operands = [total, *(operand for operand in operands if operand not in others)]
         elif each.op == "contract" and not self.alone:
             for summed in {*range(len(each.sizes))}.difference(axes_of(each.result), (axis,)):
                 having = [operand for operand in operands if summed in axes_of(operand.reads)]
                 rest = [operand for operand in operands if operand not in having]
                 kept = {axis, *axes_of(each.result), *axes_in(rest)}.intersection(axes_in(having))
                 most = max((len({*axes_of(operand.reads)}) for operand in having), default=0)
-                alone = labels.keys().isdisjoint(operand.node for operand in having)
+                alone = all(map(is_alone, having))
                 if len(having) > 1 and alone and axis in kept and len(kept) <= most:
                     operands = [*rest, self._before("contract", each, having, kept)]
         return operands
@@ -416,7 +420,18 @@ class Block:
         if len(inner) > 1 or reads[inner[0]].axis != axis:
             child, reads = self._picked(each, operand, inner)
             inner = [0]
+        elif child not in self.components.names:
+            child, reads = self._in_order_of(each, operand)
+            inner = [d for d, entry in enumerate(reads) if entry.axis == axis]
         return Operand(self._cut(child, inner[0], stem), self._entries(each, reads, inner[0]))
+
+    def _in_order_of(self, each: Node, operand: Operand) -> Operand:
+        """An operand that is computed before the loop, with its dimensions in the order of its reader."""
+        places = {entry.axis: d for d, entry in enumerate(each.result)}
+        own = tuple(sorted(operand.reads, key=lambda entry: places.get(entry.axis, -1)))
+        if own == operand.reads or not all(entry.axis in places for entry in own):
+            return operand
+        return Operand(node("copy", each.sizes, [operand], own), own)
 
     def _picked(self, each: Node, operand: Operand, inner: Sequence[int]) -> Operand:
         """An operand with the dimensions read along the loop's axis and others together gathered before the loop."""
