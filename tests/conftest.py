@@ -170,15 +170,12 @@ def rows(name: str) -> list[tuple[str, str]]:
     return [(text, told.strip()) for text, arrow, told in parts if arrow]
 
 
-def fresh(code: str, *arguments: str, sent: Any = None) -> str:
+def fresh(code: str, *arguments: str, sent: Any = None, **environment: str) -> str:
     """What code prints in a new Python process, which may read a pickle from its standard input."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        input=pickle.dumps(sent),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=True,
-    )
+    known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, input=pickle.dumps(sent), env=known, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
 

@@ -35,6 +35,7 @@ from tensornet.sharding.part import part_of
 from tensornet.sharding.search import CostTable, eliminated
 from tests.test_kept import Seen
 
+from .conftest import rows
 from .programs import program
 
 FREE = {"data": (1e18, 0.0), "model": (1e18, 0.0)}
@@ -59,44 +60,21 @@ def tensor_swin() -> tn.Graph:
     return tn.models.tensor_swin(16, 2, modes, (1, 2), ((2, 1, 1), (2, 1, 2)), 4, window=2)
 
 
-POSITIONS = torch.tensor([[1, 3], [0, 2], [1, 2], [2, 3]])
 HEADS: dict[str, Any] = {"h": "model", "f": "model"}
 BOTH: dict[str, Any] = {"b": "data", **HEADS}
-MODELS: dict[str, tuple[Callable[[], tn.Graph], list[Any], list[dict[str, Any]]]] = {
-    "tensor_train": (tensor_train, [normal(4, 4, 4)], [{"f": "model"}, {"b": "data", "r": "model"}]),
-    "llama": (
-        lambda: tn.models.llama(16, 16, 2, 4, 8, groups=2),
-        [tokens(16, 4, 4)],
-        [{**HEADS, "v": "model"}, BOTH, {"b": "data", "i": "model", "n": "model"}],
-    ),
-    "transformer": (
-        lambda: tn.models.transformer(16, 8, 2, 2, 16, length=8),
-        [tokens(16, 4, 4), tokens(16, 4, 4)],
-        [HEADS, BOTH],
-    ),
-    "vit": (lambda: tn.models.vit(8, 4, 8, 2, 2, 16, 4, dropout=0.1), [normal(4, 3, 8, 8)], [HEADS, BOTH]),
-    "perceiver": (
-        lambda: tn.models.perceiver(None, 4, 4, 8, 2, 2, 4, repeats=1, positions=None),
-        [normal(4, 4, 4)],
-        [{"f": "model"}, {"b": "data", "latent.*": {"h": "model"}}],
-    ),
-    "xlnet": (
-        lambda: tn.models.xlnet(16, 8, 2, 2, 16, mask=None),
-        [tokens(16, 4, 4), lambda _: POSITIONS, tokens(2, 4, 4)],
-        [HEADS, BOTH],
-    ),
-    "tensor_swin": (tensor_swin, [normal(4, 3, 16, 16)], [{"h1": "model"}, {"b": "data", "h1": "model"}]),
-    "mixture": (
-        lambda: tn.models.mixture_of_experts(8, 8, 4, 2),
-        [normal(4, 8)],
-        [{"e": "model"}, {"...": "data", "f": "model"}],
-    ),
-    "lstm": (
-        lambda: tn.models.lstm(4, 8),
-        [normal(4, 6, 4)],
-        [{"o1": "model"}, {"b": "data", "o1": "model"}],
-    ),
-}
+
+
+def of_model(told: str) -> tuple[Callable[[], tn.Graph], list[Any], list[dict[str, Any]]]:
+    """What makes a model, what draws its inputs, and its placements."""
+    make, inputs, *shards = told.split("; ")
+    drawn = []
+    for high, _, shape in (each.rpartition(":") for each in inputs.split()):
+        sizes = [int(size) for size in shape.split(",")]
+        drawn.append(tokens(int(high), *sizes) if high else normal(*sizes))
+    return lambda: eval(make), drawn, [eval(each) for each in shards]
+
+
+MODELS = {name: of_model(told) for name, told in rows("sharded_models.txt")}
 
 
 def ways(name: str) -> list[tuple[str, Any]]:

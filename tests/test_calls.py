@@ -459,13 +459,6 @@ def test_a_table_much_larger_than_what_it_is_made_of_is_none(size: int, made_of:
     assert constant_folding.is_worth_keeping(size, made_of) is kept
 
 
-def test_a_large_mask_is_made_at_each_call() -> None:
-    small, large = (tn.plan(OPEN, b=2, m=n, n=n, compare=False) for n in (2_000, 50_000))
-    assert {len(table.leaf.dims) for table in small.tables} == {2}
-    assert {len(table.leaf.dims) for table in large.tables} == {1}
-    assert "<=" in forward(large)
-
-
 @pytest.mark.parametrize("positions", [[0, 3], [-1, 0]])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_constant_positions_are_looked_at(positions: list[int], backend: str) -> None:

@@ -14,7 +14,7 @@ import torch
 import tensornet as tn
 from tensornet import models
 
-from .conftest import exact_perceiver, randomized, sampled
+from .conftest import exact_perceiver, randomized, rows, sampled
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -257,36 +257,9 @@ def test_multihead_attention(dtype: torch.dtype, changes: dict[str, Any]) -> Non
 # ---------------------------------------------------------------------------- every field
 
 IMAGE = {**VIT, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4}
-DROPPING = {**IMAGE, "hidden_dropout_prob": 0.1}
 TEXT = {**VIT, "num_hidden_layers": 1, "vocab_size": 13, "max_position_embeddings": 8}
-SWIN = {"image_size": 16, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2}
-LATENT = {"num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1, "num_self_attention_heads": 2}
-GROUPED = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
 ONE_LAYER: dict[str, tuple[str, dict[str, Any]]] = {
-    "ViTModel": ("ViT", DROPPING),
-    "ViTForImageClassification": ("ViT", DROPPING),
-    "SwinModel": ("Swin", SWIN),
-    "SwinForImageClassification": ("Swin", {**SWIN, "depths": [2, 1]}),
-    "PerceiverModel": ("Perceiver", {**LATENT, "d_model": 6, "num_cross_attention_heads": 2}),
-    "PerceiverForImageClassificationLearned": (
-        "Perceiver",
-        {**LATENT, "image_size": 3, "num_cross_attention_heads": 1},
-    ),
-    "XLNetModel": ("XLNet", {**XLNET, "n_layer": 1}),
-    "XLNetLMHeadModel": ("XLNet", {**XLNET, "n_layer": 1}),
-    "XLNetForSequenceClassification": ("XLNet", {**XLNET, "n_layer": 1}),
-    "MarianModel": ("Marian", MARIAN),
-    "MarianMTModel": ("Marian", MARIAN),
-    "DeiTForImageClassificationWithTeacher": ("DeiT", DROPPING),
-    "CLIPVisionModelWithProjection": ("CLIPVision", IMAGE),
-    "CLIPTextModelWithProjection": ("CLIPText", {**TEXT, "eos_token_id": 2}),
-    "BertForMaskedLM": ("Bert", TEXT),
-    "BertForSequenceClassification": ("Bert", TEXT),
-    "GPT2LMHeadModel": (
-        "GPT2",
-        {"n_embd": 12, "n_layer": 1, "n_head": 3, "vocab_size": 13, "n_positions": 8},
-    ),
-    "LlamaForCausalLM": ("Llama", {**TEXT, **GROUPED}),
+    kind: (told.split()[0], eval(told.partition(" ")[2])) for kind, told in rows("one_layer.txt")
 }
 WORDS = "relu gelu_new gelu_10 quick_gelu silu q uni first mean identity cls_index"
 

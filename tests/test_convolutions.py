@@ -155,14 +155,6 @@ def kernel_of(graph: tn.Graph, parameters: Any) -> Any:
     return np.asarray(tn.compile(whole)({leaf.name: parameters[leaf.name] for leaf in whole.parameters}))
 
 
-def test_a_stem_of_three_colours_is_a_convolution() -> None:
-    graph = tn.layer("y[b,o,p,q] = x[b,c,2*p+u,2*q+v] * F[o,c,u,v]", inputs="x", c=3, o=64, u=7, v=7)
-    code = tn.plan(
-        graph, backend="torch", compare=False, b=4, **dict.fromkeys(graph.open_sizes[1:], 112)
-    ).code
-    assert "convolution(" in code
-
-
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_residual_block(stride: int) -> None:
     graph = tn.models.residual_block(4, 4 * stride, stride=stride)

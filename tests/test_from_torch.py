@@ -12,6 +12,8 @@ from torch import nn
 import tensornet as tn
 from tensornet import models
 
+from .conftest import rows
+
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
@@ -49,34 +51,11 @@ def test_activations(module: nn.Module) -> None:
     agree(module, 3 * numbers(2, 3, 4))
 
 
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [
-        (nn.Linear(4, 5), (2, 3, 4)),
-        (nn.Linear(4, 5, bias=False), (4,)),
-        (nn.LayerNorm(4), (2, 3, 4)),
-        (nn.LayerNorm((3, 4), eps=0.1, bias=False), (2, 3, 4)),
-        (nn.LayerNorm((3, 4)), (2, 3, 4)),
-        (nn.LayerNorm(4, elementwise_affine=False), (2, 4)),
-        (nn.RMSNorm(4), (2, 3, 4)),
-        (nn.RMSNorm((3, 4), eps=0.1, elementwise_affine=False), (2, 3, 4)),
-        (nn.BatchNorm1d(4, eps=0.1), (2, 4)),
-        (nn.BatchNorm1d(4), (2, 4, 3)),
-        (nn.BatchNorm2d(4), (2, 4, 3, 5)),
-        (nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),
-        (nn.Conv1d(4, 6, 4, padding="same", dilation=2, bias=False), (2, 4, 9)),
-        (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), (2, 4, 7, 8)),
-        (nn.Conv2d(4, 8, 3, groups=4, dilation=(1, 2)), (2, 4, 7, 8)),
-        (nn.Conv3d(2, 3, 2, stride=(1, 2, 1)), (2, 2, 4, 5, 3)),
-        (nn.MaxPool1d(3, 2, padding=1), (2, 4, 9)),
-        (nn.MaxPool2d(2), (2, 4, 7, 8)),
-        (nn.AvgPool2d((3, 2), padding=(1, 0)), (2, 4, 7, 8)),
-        (nn.Embedding(7, 4, padding_idx=0), (2, 3)),
-    ],
-    ids=lambda each: str(each),
-)
-def test_layers(module: nn.Module, shape: tuple[int, ...]) -> None:
-    x = torch.randint(0, 7, shape) if isinstance(module, nn.Embedding) else numbers(*shape)
+@pytest.mark.parametrize(("layer", "shape"), rows("torch_layers.txt"))
+def test_layers(layer: str, shape: str) -> None:
+    module: nn.Module = eval(f"nn.{layer}")
+    sizes = [int(size) for size in shape.split(",")]
+    x = torch.randint(0, 7, sizes) if isinstance(module, nn.Embedding) else numbers(*sizes)
     graph = agree(module, x)
     assert tn.parameter_count(graph) == sum(each.numel() for each in module.parameters())
 

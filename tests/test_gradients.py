@@ -182,28 +182,13 @@ def test_derivatives_at_kinks_are_those_of_the_page(text: str, told: str) -> Non
 
 # ---------------------------------------------------------------------------- positions
 
-PLACED: list[tuple[str, str, dict[str, int], dict[str, int]]] = [
-    ("y[t] = x[n-1-t] * x[t]", "x[n]", {"n": 4}, {}),
-    ("y[i,j] = x[n-1-i] * x[j]", "x[n]", {"n": 3}, {}),
-    ("y[i,j] = x[n-1-i] * x[j]", "x[n]", {"n": 3}, {"n": 3}),
-    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 3, "k": 2}, {"v": 9}),
-    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 3, "k": 2}, {"v": 4}),
-    ("y[v] = 0\ny[2*index(n)+index(k)] += x[n] * z[k]", "x[n] z[k]", {"n": 0, "k": 1}, {"v": 4}),
-    *(
-        (f"y[v] = 0\ny[{at}] += x[n] ** 2", "x[n]", {"n": n}, {"v": v})
-        for at in ("index(n)+1", "index(n)-1", "2-index(n)", "index(n)+5")
-        for n, v in ((3, 5), (3, 3), (5, 2))
-    ),
-]
-"""Equations, inputs, sizes, and those of them that are given to the layer."""
 
-
-@pytest.mark.parametrize(("text", "inputs", "sizes", "given"), PLACED, ids=str)
-def test_what_is_read_or_written_at_sums_of_positions(
-    text: str, inputs: str, sizes: dict[str, int], given: dict[str, int]
-) -> None:
+@pytest.mark.parametrize(("text", "told"), rows("placed.txt"))
+def test_what_is_read_or_written_at_sums_of_positions(text: str, told: str) -> None:
     """Such a sum may speak of a size, pass an end of a tensor or end before it; adding drops what lies outside."""
-    graph = tn.layer(text, inputs=inputs, **given)
+    inputs, *numbers = (part.strip() for part in told.split("|"))
+    sizes, given = ({each[0]: int(each[2:]) for each in part.split()} for part in numbers)
+    graph = tn.layer(text.replace("\\n", "\n"), inputs=inputs, **given)
     arrays, wrt = drawn(graph, **sizes), [leaf.name for leaf in graph.inputs]
     backends = ("numpy", "torch", STRICT, *(["jax"] if given.get("v") == 2 else []))
     derivative = check(graph, arrays, wrt, backends, tolerance=1e-6)

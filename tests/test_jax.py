@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -21,7 +18,7 @@ from tensornet.device import calibration
 from tensornet.device.cost_model import default_profile
 from tensornet.protocol import backend_of, load_backend
 
-from .conftest import ROOT, sampled
+from .conftest import fresh, sampled
 from .differential import by_numpy
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, first, parameters_of
@@ -262,7 +259,7 @@ the parameters 'E', 'W', 'V' are missing
 'x' is a list, not an array of jax
 """
     flags = "--xla_force_host_platform_device_count=4"
-    assert _alone(DIVIDED, XLA_FLAGS=flags, JAX_ENABLE_X64="1") == 7 * told
+    assert fresh(DIVIDED, XLA_FLAGS=flags, PYTHONWARNINGS="error") == 7 * told
 
 
 def test_rows_are_divided_over_a_mesh() -> None:
@@ -277,16 +274,8 @@ def test_rows_are_divided_over_a_mesh() -> None:
 
 @pytest.mark.slow
 def test_what_is_computed_on_several_devices() -> None:
-    assert _alone(SHARDED, XLA_FLAGS="--xla_force_host_platform_device_count=4").split() == ["agrees"]
-
-
-def _alone(script: str, **environment: str) -> str:
-    """What a script prints in a process of its own, where warnings are errors."""
-    known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    flags = "--xla_force_host_platform_device_count=4"
+    assert fresh(SHARDED, XLA_FLAGS=flags, PYTHONWARNINGS="error").split() == ["agrees"]
 
 
 @pytest.mark.parametrize("rows", sampled([512, 500], [500]))
@@ -569,4 +558,4 @@ print("agrees")
 
 
 def test_without_elements_of_64_bits_nothing_warns() -> None:
-    assert _alone(NARROW, JAX_ENABLE_X64="0").split() == ["agrees"]
+    assert fresh(NARROW, JAX_ENABLE_X64="0", PYTHONWARNINGS="error").split() == ["agrees"]

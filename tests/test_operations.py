@@ -77,15 +77,6 @@ def test_sizes_are_made_as_numbers_are(row: Function) -> None:
 # ---------------------------------------------------------------------------- costs
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "hardmax", "normalize"])
-def test_other_axes_than_the_innermost_cost_more(name: str) -> None:
-    seconds = {}
-    for axis in ("i", "b"):
-        graph = tn.layer(f"y[b,i] = {name}[{axis}](x[b,i])", inputs="x", i=1000)
-        seconds[axis] = sum(step.seconds for step in tn.plan(graph, b=1000).steps)  # a copy may be one
-    assert seconds["b"] > 1.05 * seconds["i"]
-
-
 def test_the_cost_of_a_step_is_that_of_its_passes() -> None:
     device = default_profile("cpu")
     row = FUNCTIONS["normalize"]
@@ -93,15 +84,6 @@ def test_the_cost_of_a_step_is_that_of_its_passes() -> None:
     assert inner - device.stream(8e6) == pytest.approx((row.passes[0] - 1.0) * 8e6 / device.pass_bandwidth)
     assert outer - device.stream(8e6) == pytest.approx((row.passes[1] - 1.0) * 8e6 / device.pass_bandwidth)
     assert FUNCTIONS["relu"].seconds(device, 8e6, 4e6, True) == device.pointwise(8e6, 4e6)
-
-
-def test_choosing_by_positions_costs_less_than_by_what_is_given() -> None:
-    """Processors foresee the one and not the other."""
-    by_position, by_number = (
-        tn.plan(tn.layer(f"y[i,j] = where({see}, x[i,j], 0)", inputs="x z[i,j]"), i=1000, j=1000).steps[-1]
-        for see in ("index(i) < index(j)", "z > 0")
-    )
-    assert 2 * by_position.seconds < by_number.seconds
 
 
 # ---------------------------------------------------------------------------- steps and source

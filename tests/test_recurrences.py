@@ -468,16 +468,6 @@ def test_a_state_that_products_alone_read_is_a_product_with_a_triangular_matrix(
     np.testing.assert_allclose(by_numpy(made, arrays)["y"], expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("length", "output", "is_triangular"), [(64, "y", True), (65536, "y", False), (64, "y z", False)]
-)
-def test_linear_attention_is_computed_as_is_quicker(length: int, output: str, is_triangular: bool) -> None:
-    text = "S[t,m,d] = S[t-1,m,d] + k[t,m] * v[t,d]\ny[t,d] = q[t,m] * S[t,m,d]\nz[m] = max[t,d](S[t,m,d])"
-    graph = tn.layer(text, inputs="q k v", outputs="y z").select(output)
-    plan = tn.plan(graph, t=length, m=32, d=32, compare=False)
-    assert ("t1.reshape((t, 1)) <= t1" in plan.code) == is_triangular
-
-
 def test_a_shift_of_the_state_before_is_no_recurrence_along_its_axis() -> None:
     """Of two axes along which a state is read a position before, the one that all reads step along is the loop's."""
     text = "q[t,j] = previous[j](a[t-1,j])\na[t,j] = tanh(q[t,j] + a[t-1,j]) + x[t,j]"
@@ -488,28 +478,6 @@ def test_a_shift_of_the_state_before_is_no_recurrence_along_its_axis() -> None:
     expected = [state := np.tanh(np.r_[0, state[:-1]] + state) + row for row in x]
     np.testing.assert_allclose(tn.compile(graph)({}, x), expected, rtol=1e-12)
     assert sum(isinstance(step, CallStep) for step in tn.plan(graph, t=5, j=4).steps) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "p[t,j] = a[t-1,j]\na[t,j] = x[t,j] + 0.25 * previous[j](p) + 0.25 * following[j](p)",
-        "p[t,j] = softmax[j](a[t-1,j])\na[t,j] = x[t,j] + 0.5 * previous[j](p) + 0.1 * tanh(previous[j](p))",
-        "a[t,j] = tanh(sum[i](a[t-1,i]) + a[t,j-1] + 0.5 * tanh(a[t,j-1])) + x[t,j]",
-        "a[t,j] = tanh(a[t-1,j] * x[t,i] * W[i,k] * V[i,k,j])",
-        "a[t,j] = tanh(a[t-1,j] * x[t,i] * x[t,k] * W[i,k,j])",
-    ],
-)
-def test_what_most_reads_step_along_is_left_where_it_is_no_recurrence(text: str) -> None:
-    graph = tn.layer(text, inputs="x", **({"i": 4, "j": 3, "k": 4} if "W" in text else {}))
-    assert {*graph.recurrences[0].labels.values()} == {"t"}
-    sizes = {"t": 5} if "W" in text else {"t": 5, "j": 4}
-    arrays = drawn(graph, **sizes)
-    expected = oracle.meaning(graph, arrays, {**sizes, "i": 4, "j": 3 if "W" in text else 4, "k": 4})["a"]
-    found = np.asarray(
-        tn.compile(graph)({leaf.name: arrays[leaf.name] for leaf in graph.parameters}, arrays["x"])
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_limit_is_kept_where_the_parallel_form_would_not() -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from tensornet.sharding.part import Part, part_of
 from tensornet.sharding.search import CostTable, eliminated
 from tensornet.sharding.sharded import collectives_of
 
-from .conftest import ROOT, forked
+from .conftest import ROOT, forked, fresh
 from .pages import run_blocks
 
 # ---------------------------------------------------------------------------- Sharding by axis name
@@ -369,22 +370,6 @@ def test_a_killed_run_goes_on_with_fewer_processes(tmp_path: Path) -> None:
     assert mended == pytest.approx(expected, rel=1e-9)
 
 
-STUDY = """
-study = "thesis"
-data = "digits"
-optimizers = ["adamw"]
-recipe = { epochs = 2, batch = 128, learning_rate = 0.003 }
-
-[rows.vit]
-model = "vit"
-settings = { image = 8, patch = 4, dim = 16, depth = 2, heads = 2, hidden = 32, dropout = 0.1 }
-
-[rows.small]
-from = "vit"
-parameters = 0.5
-recipe = { epochs = 1 }
-"""
-
 STUDIED = """
 import functools, os, signal, sys
 from tensornet.cli import main
@@ -409,7 +394,7 @@ main()
 @pytest.mark.slow
 def test_a_killed_study_goes_on_with_fewer_processes(tmp_path: Path) -> None:
     """To the losses of a study that nothing stops, in training and in training what is compressed of that."""
-    (tmp_path / "mine.toml").write_text(STUDY, encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "data" / "sharded.toml", tmp_path / "mine.toml")
     (tmp_path / "script.py").write_text(STUDIED, encoding="utf-8")
     divide = ["--shard=b=data", "--shard=h=model", "--shard=f=model"]
 
@@ -498,13 +483,7 @@ print(sys.argv[1], f"{worst:.1e}")
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_devices_of_jax_are_one(name: str) -> None:
     twice = ["mixed"] if name in ("tensor_train", "lstm") else []  # second derivatives too
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_ENABLE_X64": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ON_JAX, name, *twice], cwd=ROOT,
-        capture_output=True, text=True, timeout=1800, check=False,
-        env={**os.environ, **flags, "TENSORNET_CALIBRATE": "0", "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    fresh(ON_JAX, name, *twice, XLA_FLAGS="--xla_force_host_platform_device_count=8")
 
 
 # ---------------------------------------------------------------------------- A module over several processes, divided or copied by torch

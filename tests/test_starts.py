@@ -20,7 +20,7 @@ from tensornet.runtime import initial_values
 from tensornet.runtime.initial_values import starts
 from tensornet.sizes import evaluate
 
-from .conftest import examples, sampled
+from .conftest import examples, rows, sampled
 from .programs import SUMMED_ALONE
 from .starting import Layers
 
@@ -30,6 +30,7 @@ READ_ALONE = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 
 DENSE = "y[b,o] = x[b,i] * W[o,i] + u[o]"
+STARTED = [(text.replace("\\n", "\n"), of) for text, of in rows("starts.txt")]
 NAMED = ("zeros", "ones", "identity", "near_identity", "orthogonal", "kaiming", "xavier")
 
 
@@ -183,16 +184,7 @@ def test_a_matrix_product_state_of_many_sites_starts_alive(sites: int) -> None:
 
 # ---------------------------------------------------------------------------- norms that are written out
 
-NORMS = [
-    "y[b,c] = (x[b,c] - mean[c](x[b,c])) / sqrt(var[c](x[b,c]) + 1e-5) * g[c] + u[c]",
-    "y[b,c] = (x[b,c] - mean[c](x[b,c])) * rsqrt(mean[c]((x[b,c] - mean[c](x[b,c])) ** 2) + 1e-5) * g[c]",
-    "y[b,c] = g[c] * x[b,c] / sqrt(mean[c](x[b,c] * x[b,c]) + 1e-6)",
-    "y[b,c] = x[b,c] * (mean[c](square(x[b,c])) + 1e-6) ** -0.5",
-    "y[b,c] = x[b,c] / sqrt(sum[d](x[b,d] * x[b,d])) * g[c]",
-    "y[b,c] = x[b,c] / maximum(sqrt(sum[d](square(x[b,d]))), 1e-12) * g[c]",
-    "m[b] = mean[c](x[b,c])\nv[b] = var[c](x[b,c])\ny[b,c] = (x[b,c] - m[b]) / sqrt(v[b] + 1e-5) * g[c] + u[c]",
-    "r[b] = sqrt(mean[c](x[b,c] ** 2) + 1e-6)\ny[b,c] = x[b,c] / r[b]",
-]
+NORMS = [text for text, of in STARTED if of == "a norm"]
 
 
 @pytest.mark.parametrize("scale", [0.1, 30])
@@ -482,21 +474,7 @@ SIZES = {"i": 32, "o": 16}
 
 
 @READ_ALONE
-@pytest.mark.parametrize(
-    "text",
-    [
-        "V[o,i] = A[o,r] * B[r,i] + C[o,s] * D[s,i]\ny[b,o] = x[b,i] * V[o,i]",
-        "y[b,o] = x[b,i] * (W[o,i] + S[o,i])",
-        "V[o,i] = g[o] * W[o,i] / sqrt(sum[i](W[o,i] * W[o,i]))\ny[b,o] = x[b,i] * V[o,i]",
-        "y[b,o] = x[b,i] * tanh(V[o,i])",
-        "y[b,o] = x[b,i] * softplus(V[o,i]) * g[o]",
-        "y[b,o] = x[b,i] * exp(V[o,i]) * Z[o,i]",
-        "y[b,o] = x[b,i] * normalize[i](V[o,i]) * g[o]",
-        "y[b,o] = x[b,i] * A[r,i] * A[r,j] * B[o,j]",
-        "y[b,i] = x[b,i] * tanh(g[i])",
-        "y[b,i] = alpha * x[b,i] * exp(g[i])",
-    ],
-)
+@pytest.mark.parametrize("text", [text for text, of in STARTED if of == "learns"])
 def test_every_parameter_learns_and_the_deviation_holds(text: str) -> None:
     torch = pytest.importorskip("torch")
     graph = tn.layer(

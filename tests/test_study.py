@@ -40,7 +40,7 @@ from tensornet.study.task import Recipe
 from tensornet.study.training import TrainingRun
 
 from . import studies
-from .conftest import needs
+from .conftest import needs, rows
 from .studies import WRITTEN, Finished, kept, study, toml
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -88,19 +88,8 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 def test_the_counts_are_these() -> None:
-    assert {name: tn.parameter_count(build_graph(row)) for name, row in STUDY.items()} == {
-        "dense": 2 * (64 * 64 + 64) + 64 * 10 + 10,
-        "dense-12": (64 * 12 + 12) + (12 * 12 + 12) + 12 * 10 + 10,
-        "dense-6": (64 * 6 + 6) + (6 * 6 + 6) + 6 * 10 + 10,
-        "blocktt-4": 2 * (2 * 8 * 8 * 4 + 64) + 64 * 10 + 10,
-        "tcl12-tucker": 2 * 8 * 12 + 2 * 12 * 12 + 2 * 144 + 8 * 8 * 10 + 2 * 12 * 8 + 10 * 10 + 10,
-        "tcl8-tucker": 4 * 64 + 2 * 64 + 6 * 6 * 8 + 2 * 8 * 6 + 10 * 8 + 10,
-        "tcl8-cp": 4 * 64 + 2 * 64 + 16 * (8 + 8 + 10) + 10,
-        "tcl8-tt": 4 * 64 + 2 * 64 + 8 * 6 + 6 * 8 * 8 + 8 * 10 + 10,
-        "tcl6-tucker": 2 * 8 * 6 + 2 * 36 + 2 * 36 + 4 * 4 * 8 + 2 * 6 * 4 + 10 * 8 + 10,
-        "tcl6-cp": 2 * 8 * 6 + 2 * 36 + 2 * 36 + 10 * (6 + 6 + 10) + 10,
-        "tcl4-cp": 2 * 8 * 4 + 2 * 16 + 2 * 16 + 8 * (4 + 4 + 10) + 10,
-    }
+    counts = {name: eval(count) for name, count in rows("digits.txt")}
+    assert {name: tn.parameter_count(build_graph(row)) for name, row in STUDY.items()} == counts
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (13,), (7, 5), (3, 4, 5)])
@@ -599,8 +588,8 @@ def test_a_row_of_the_study_that_takes_other_examples(
 
 def test_a_heading_of_rows_of_ones_own(tmp_path: Path) -> None:
     title = DIGITS.title
-    for rows, heading in (("[rows.dense]", title), (WRITTEN, "Tensor regression on digits")):
-        assert Subject.of(toml(tmp_path, rows)).task.title == heading
+    for own, heading in (("[rows.dense]", title), (WRITTEN, "Tensor regression on digits")):
+        assert Subject.of(toml(tmp_path, own)).task.title == heading
     own = re.sub("(?m)^title.*\n", "", WRITTEN)
     assert Subject.of(toml(tmp_path, own)).task.title == "{data}: the rows of mine.toml"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import keyword
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,27 +19,8 @@ CANARY = "tensornet_canary"
 """A name in `builtins` that code hidden in a name would raise."""
 
 _CODE = f"__import__('builtins').{CANARY}.append(1)"
-_HOSTILE = (
-    f"b\n{_CODE}\n",
-    f"b); {_CODE} #",
-    f"b={_CODE}",
-    f'b"""\n    {_CODE}\n    """',
-    f"b']; {_CODE}; x['",
-    "a b",
-    "a.b",
-    "a²",
-    "a·b",
-    "a@",
-    "a′",
-    "",
-    "1a",
-    "\x1b[31mb",
-    "b\u202e",
-    "../b",
-    "{b}",
-    "%s",
-    "b\0",
-)
+_LINES = (Path(__file__).parents[1] / "data" / "hostile.txt").read_text().splitlines()
+_HOSTILE = ("", *(line.encode().decode("unicode_escape").replace("CODE", _CODE) for line in _LINES))
 _OURS = """
 torch math np numpy xp functions forward self training observed shape int lead index sum softmax pi
 inf input parameter dtype device backend graph compare memory_limit scope name t1 y W x __class__
