@@ -65,6 +65,13 @@ def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Torch draws the same numbers in each test, whichever ran before."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def users_node() -> float:
     """Products of any size are planned both ways, so that small programs try what large ones do; from which users' are."""
@@ -200,6 +207,11 @@ def randomized(model: Any, dtype: Any) -> Any:
     return model.to(dtype).eval()
 
 
+def normal(*shape: int, seed: Any = 0) -> np.ndarray:
+    """An array of standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the parameters of a whole model, those that a part of it has."""
     return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
@@ -226,11 +238,10 @@ def without_pictures() -> Iterator[None]:
 
 
 @pytest.fixture
-def seeded() -> Iterator[None]:
-    """Torch draws the same numbers for each test, and records no gradients."""
+def without_gradients() -> Iterator[None]:
+    """Torch records none."""
     import torch
 
-    torch.manual_seed(0)
     with torch.no_grad():
         yield
 

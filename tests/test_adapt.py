@@ -18,11 +18,12 @@ from torch import nn
 import tensornet as tn
 from tensornet import models
 
-from .conftest import bert, parameters_of
+from .conftest import bert, normal, parameters_of
+from .networks import Calling
 
 FORMS = ("low_rank", "kronecker", "tt", "tucker", "blocktt")
 GRAPH = models.vit(16, 4, 32, 2, 4, 64, 10)
-PICTURES = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+PICTURES = normal(2, 3, 16, 16)
 
 
 @pytest.mark.parametrize("method", FORMS)
@@ -208,13 +209,11 @@ class Stack(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             x = torch.tanh(layer(x))
-        found: torch.Tensor = self.last(x)
-        return found
+        return self.last(x)
 
 
 @pytest.mark.parametrize("method", SHARING)
 def test_layers_of_a_module_share_factors(method: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     network, x = Stack().double(), torch.randn(5, 12, dtype=torch.float64)
     rank: Any = SHARING[method]
     small: Any = tn.adapt(network, "*", method=method, rank=rank, seed=0)
@@ -269,7 +268,6 @@ class Doubling(nn.Linear):
 
 
 def test_who_reads_a_weight_with_an_adapter_reads_the_whole_of_it() -> None:
-    torch.manual_seed(0)
     network = nn.Sequential(
         nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), Doubling(16, 16)
     ).eval()
@@ -291,7 +289,6 @@ def test_who_reads_a_weight_with_an_adapter_reads_the_whole_of_it() -> None:
 
 
 def test_a_weight_that_others_have_too_stays_theirs_when_an_adapter_is_merged() -> None:
-    torch.manual_seed(0)
     network: Any = nn.Sequential(
         nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 9)
     ).double()
@@ -302,22 +299,17 @@ def test_a_weight_that_others_have_too_stays_theirs_when_an_adapter_is_merged() 
     assert torch.equal(merged[0].weight, network[0].weight)
 
 
-class Classifies(nn.Module):
+def classifying() -> Any:
     """A body that is adapted, and a classifier that is trained whole: its norm has buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.classifier = nn.Linear(12, 16), nn.ModuleDict()
-        self.classifier["norm"], self.classifier["out"] = nn.BatchNorm1d(16), nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.classifier["out"](self.classifier["norm"](torch.tanh(self.body(x))))
-        return found
+    return Calling(
+        lambda net, x: net.classifier["out"](net.classifier["norm"](torch.tanh(net.body(x)))),
+        body=nn.Linear(12, 16),
+        classifier=nn.ModuleDict({"norm": nn.BatchNorm1d(16), "out": nn.Linear(16, 4)}),
+    ).eval()
 
 
 def test_what_is_trained_besides_adapters_is_kept(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    network = Classifies().eval()
+    network = classifying()
     network.classifier.train()
     small, x = tn.adapt(network, "body.weight", rank=2, seed=0), torch.randn(6, 12)
     small.classifier.requires_grad_(True)
@@ -340,8 +332,7 @@ def test_what_is_trained_besides_adapters_is_kept(tmp_path: Path) -> None:
 
 def test_modules_that_peft_keeps_whole_are_read(tmp_path: Path) -> None:
     """Keys as peft writes them: `base_model.model.<module>.<parameter>`; a last part of a path names a module."""
-    torch.manual_seed(0)
-    network, x = Classifies().eval(), torch.randn(3, 12)
+    network, x = classifying(), torch.randn(3, 12)
     values = {name: torch.randn_like(each) for name, each in network.named_parameters() if "out" in name}
     a, b = torch.randn(2, 12), torch.randn(16, 2)
     tensors = {"base_model.model.body.lora_A.weight": a, "base_model.model.body.lora_B.weight": b}

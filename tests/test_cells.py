@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tensornet.backends.torch.networks import rounded, running
 
 from .conftest import covered
 from .differential import by_numpy, computed, drawn
+from .networks import turned
 from .programs import titled
 
 # ---------------------------------------------------------------------------- Recurrences that are LSTMs, GRUs and plain layers, however written, are computed
@@ -52,8 +53,7 @@ def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torc
 def called(graph: tn.Graph, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
     held = {leaf.name: given[leaf.name] for leaf in graph.parameters}
     function = tn.compile(graph, backend="torch", **options)
-    found: torch.Tensor = function(held, *(given[leaf.name] for leaf in graph.inputs))
-    return found
+    return function(held, *(given[leaf.name] for leaf in graph.inputs))
 
 
 READS = {
@@ -162,7 +162,6 @@ def test_gradients_are_those_of_the_equations(name: str) -> None:
     total.backward(retain_graph=True)
     total.backward()
     for each, tensor in given.items():
-        assert tensor.grad is not None
         np.testing.assert_allclose(tensor.grad.numpy() / 2, expected[each], rtol=1e-10, atol=1e-12)
 
 
@@ -271,18 +270,14 @@ def test_a_linear_layer_is_as_near_as_its_rounded_input(scale: float) -> None:
         assert torch.equal(integers(ROWS.reshape(4, 16, 512)).reshape(64, 256), integers(ROWS))
 
 
-def turned() -> nn.Module:
-    """The layer of transformers whose weight is transposed."""
-    kind = pytest.importorskip("transformers.pytorch_utils").Conv1D
-    torch.manual_seed(0)
-    layer: nn.Module = kind(1024, 512)
-    return layer
-
-
 @needs_kernels
 @pytest.mark.parametrize(
     ("method", "make", "size"),
-    covered(["int8", "int4/64", "low_rank:int8"], [lambda: nn.Linear(512, 1024), turned], [1.0, 0.01]),
+    covered(
+        ["int8", "int4/64", "low_rank:int8"],
+        [lambda: nn.Linear(512, 1024), lambda: turned(1024, 512)],
+        [1.0, 0.01],
+    ),
 )
 def test_scales_of_any_kind(size: float, make: Callable[[], nn.Module], method: str) -> None:
     layer = make()
@@ -306,7 +301,6 @@ def test_scales_of_any_kind(size: float, make: Callable[[], nn.Module], method: 
 )
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
 def test_recurrences(name: str, options: dict[str, Any], method: str) -> None:
-    torch.manual_seed(0)
     integers, floats = both(getattr(nn, name)(64, 192, **options), method, 0.27)
     x, h = torch.randn(6, 6, 64), torch.randn(len(integers.suffixes), 6, 192)
     for start in (None, (h, h / 2) if name == "LSTM" else h):
@@ -382,7 +376,6 @@ def test_without_kernels_too(name: str, value: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_recurrences_of_gradients_and_hooks_compute_with_floats() -> None:
-    torch.manual_seed(0)
     integers, floats = both(nn.GRU(256, 256))
     x = torch.randn(6, 6, 256)
     assert torch.equal(integers(x)[0], floats(x)[0])
@@ -412,19 +405,9 @@ def test_networks_are_saved_copied_and_run_in_threads(tmp_path: Path) -> None:
         assert tn.load_compressed(plain.save(tmp_path / "plain.safetensors"), network).activations is None
         for other in (again.model.eval(), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert torch.equal(other(x)[0], y)
-        found, fresh = list[torch.Tensor](), copy.deepcopy(model)
-
-        def call() -> None:
-            with torch.no_grad():
-                found.append(fresh(x)[0])
-
-        threads = [threading.Thread(target=call) for _ in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert len(found) == 4
-        assert all(torch.equal(each, y) for each in found)
+        fresh = torch.no_grad()(copy.deepcopy(model).forward)
+        with ThreadPoolExecutor(4) as together:
+            assert all(torch.equal(each[0], y) for each in together.map(fresh, [x] * 4))
 
 
 @needs_kernels

@@ -25,7 +25,7 @@ from tensornet import cli
 from tensornet.language.expression import subexpressions
 from tensornet.ops.table import FUNCTIONS, SUM
 
-from .conftest import rows
+from .conftest import normal, rows
 
 # ---------------------------------------------------------------------------- The command line
 
@@ -338,8 +338,8 @@ def test_version() -> None:
 
 
 ARRAYS = {
-    "A": np.random.default_rng(0).standard_normal((32, 64)).astype("float32"),
-    "B": np.random.default_rng(1).standard_normal((16, 32)).astype("float32"),
+    "A": normal(32, 64).astype("float32"),
+    "B": normal(16, 32, seed=1).astype("float32"),
 }
 TEXT = "h[b,k] = tanh(x[b,i] * A[k,i])\ny[b,o] = h[b,k] * B[o,k]"
 

@@ -22,7 +22,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 DTYPES = sampled([torch.float32, torch.float64], [torch.float64])
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-9}
 pytestmark = [
-    pytest.mark.usefixtures("seeded"),
+    pytest.mark.usefixtures("without_gradients"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 
@@ -524,7 +524,6 @@ def test_what_was_altered_by_hand_and_is_as_it_was_converts() -> None:
 @pytest.mark.parametrize("kind", ONE_LAYER)
 def test_models_as_they_are_used_convert(kind: str, tmp_path: Any) -> None:
     """What is not part of what a model computes is no reason to refuse it."""
-    torch.manual_seed(0)
     model = made(kind)
     graph, _ = models.from_transformers(model)
     model(

@@ -15,7 +15,7 @@ from tensornet.backends.array_functions import in_turn
 from tensornet.backends.torch.functions import windows
 from tensornet.language.expression import show
 
-from .conftest import covered
+from .conftest import covered, normal
 
 FACTORIZED = {
     "U[c,r] * G[s,r,u,v] * V[o,s]": {"r": 4, "s": 5},
@@ -31,7 +31,7 @@ def test_a_factorized_kernel_is_never_built_where_that_pays(kernel: str, backend
     text = f"{AROUND}y[b,o,p,q] = z[b,c,p+u,q+v] * {kernel}"
     graph = tn.layer(text, inputs="x[b,c,h,w]", c=32, o=32, u=3, v=3, **FACTORIZED[kernel])
     parameters = tn.init(graph, seed=0, dtype="float64")
-    x = np.random.default_rng(0).normal(size=(2, 32, 12, 11))
+    x = normal(2, 32, 12, 11)
     whole = tn.layer(f"K[o,c,u,v] = {kernel}", c=32, o=32, u=3, v=3, **FACTORIZED[kernel])
     dense = tn.compile(whole)(parameters)
     expected = torch.nn.functional.conv2d(torch.tensor(x), torch.tensor(np.asarray(dense)), padding=1)
@@ -70,7 +70,7 @@ POOLS = [
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_pools_are_those_of_pytorch(backend: str, text: str, expected: Any) -> None:
     graph = tn.layer(f"y[b,c,p,q] = {text}", inputs="x", u=3, v=3)
-    x = np.random.default_rng(0).normal(size=(2, 3, 11, 12))
+    x = normal(2, 3, 11, 12)
     given = torch.tensor(x, requires_grad=True)
     made = expected(given)
     (made**2).sum().backward()
@@ -131,7 +131,7 @@ def test_the_ready_made_convolution(options: dict[str, Any]) -> None:
     graph = tn.models.convolution(4, 6, **options)
     parameters = tn.init(graph, seed=0, dtype="float64")
     count = len(graph.inputs[0].dims) - 2
-    x = np.random.default_rng(0).normal(size=(2, 4, *(11, 9, 8)[:count]))
+    x = normal(2, 4, *(11, 9, 8)[:count])
     if "F" in parameters:
         weight = parameters["F"]
     elif options["factorization"] == "separable" and options["groups"] > 1:

@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -283,19 +284,15 @@ def test_threads_that_make_a_size_get_one_object() -> None:
     sys.setswitchinterval(1e-6)
     try:
         for number in range(100):
-            found, together = list[Any](), threading.Barrier(8)
+            start = threading.Barrier(8)
 
-            def make(number: int = number, found: list[Any] = found, wait: Any = together.wait) -> None:
-                wait()
+            def make(number: int, start: threading.Barrier = start) -> Any:
+                start.wait()
                 a, b = symbol(f"a{number}"), symbol(f"b{number}")
-                found.append(a * b + 3 * a + number * b * b)
+                return a * b + 3 * a + number * b * b
 
-            threads = [threading.Thread(target=make) for _ in range(8)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
-            assert len(found) == 8
-            assert all(each is found[0] for each in found)
+            with ThreadPoolExecutor(8) as together:
+                first, *others = together.map(make, [number] * 8)
+            assert all(each is first for each in others)
     finally:
         sys.setswitchinterval(before)

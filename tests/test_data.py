@@ -242,7 +242,6 @@ def test_arrays_of_a_file_and_of_a_function(tmp_path: Path) -> None:
         "mine.npz: 6 examples of 4 numbers for training and 3 for the test, in 3 classes"
     )
     assert (found.sizes, found.name, found.known) == ({"classes": 3}, "mine.npz", False)
-    assert found.standard is not None
     x = given["x_train"]
     made = tn.compile(found.standard, backend="numpy")({}, x.astype(np.float32))
     np.testing.assert_allclose(made, (x - x.mean(0)) / x.std(0), rtol=1e-5)
@@ -255,7 +254,6 @@ def test_images_are_standardised_together_or_by_channel(shape: tuple[int, ...]) 
         x[:, 0] = 7.0  # a channel that says nothing
     labels = [0, 1] * 3
     found = load_arrays(lambda: (x, labels, x, labels))
-    assert found.standard is not None
     axes = (0, 2, 3) if len(shape) == 3 else None
     deviation = x.std(axes, keepdims=True)
     expected = (x - x.mean(axes, keepdims=True)) / np.where(deviation < 1e-9, 1.0, deviation)
@@ -440,25 +438,11 @@ def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
     assert "kept" not in printed
 
 
-def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By columns `text` and `label`; here without a network."""
-    datasets = pytest.importorskip("datasets")
-    part = datasets.Dataset.from_dict({"id": [7, 8], "text": ["good film", "bad film"], "label": [1, 0]})
-    asked = []
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        lambda name: asked.append(name) or datasets.DatasetDict(train=part, test=part),
-    )
-    examples = load_texts(None)
-    assert asked == ["stanfordnlp/imdb"]
-    assert examples.train_labels.tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("columns", "found"),
     [
         ({"sentence": ["good", "bad"], "label": ["up", "down"]}, [1, 0]),
+        ({"id": [7, 8], "text": ["good film", "bad film"], "label": [1, 0]}, [1, 0]),
         ({"a": [0.5, 1.5], "label": [1, 0]}, r"a/b holds no texts\nfix: give a column `text`"),
         ({"a": ["x", "y"], "b": ["z", "z"], "label": [1, 0]}, "a/b holds no texts"),
         ({"text": ["good", None], "label": [1, 0]}, "a/b holds no texts"),

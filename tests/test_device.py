@@ -24,6 +24,8 @@ from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 from tensornet.runtime import executable
 
+from .conftest import normal
+
 # ---------------------------------------------------------------------------- A device is measured once, also while it is busy, and whoever sits before it is
 
 
@@ -180,7 +182,7 @@ def test_a_slow_first_turn_leaves_no_candidate_out(
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_every_candidate_computes_the_same(backend: str, clock: list[Plan]) -> None:
-    x, params = np.random.default_rng(0).standard_normal((64, 6, 5, 4)), tn.init(TCL, seed=0, dtype="float64")
+    x, params = normal(64, 6, 5, 4), tn.init(TCL, seed=0, dtype="float64")
     expected = tn.compile(TCL)(params, x)
     f = tn.compile(TCL, backend=backend, tune="measure")
     given = tn.to_backend({"x": x}, backend)["x"]
@@ -229,7 +231,7 @@ def test_blocks_of_a_module_are_tuned_each_by_itself(clock: list[Plan]) -> None:
     )  # fmt: skip
     graph = tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[b,i,j,k]")
     module = tn.module(graph, seed=0, tune="measure")
-    x = torch.randn(3000, 6, 5, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3000, 6, 5, 4)
     torch.testing.assert_close(module(x), tn.module(graph, seed=0)(x))
     assert 1 < len(clock) <= tuning.MOST  # of the one block that is called twice
     assert {leaf.name for plan in clock for leaf in plan.graph.parameters} == set("UVWsuv")

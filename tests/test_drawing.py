@@ -332,25 +332,6 @@ def test_equations_as_latex(text: str, expected: str) -> None:
     assert found == f"$\\displaystyle \\begin{{aligned}}\n{expected}\n\\end{{aligned}}$"
 
 
-COMMANDS = (
-    "cdot colon frac geq infty lceil ldots left leq lfloor mathit mathrm neg neq operatorname pi "
-    "rceil rfloor right sqrt sum vee wedge "
-)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_formulas_of_the_gallery_are_balanced_and_of_known_commands(
-    page: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for layer in layers_of(page, monkeypatch):
-        for row in layer._repr_latex_().splitlines()[1:-1]:
-            assert set(re.findall(r"\\([a-z]+)", row)) <= {*COMMANDS.split()}
-            assert row.count("{") == row.count("}")
-            assert row.count(r"\left") == row.count(r"\right")
-            assert row.count("&") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_matplotlib_reads_the_formulas_of_the_gallery(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.mathtext import MathTextParser

@@ -19,7 +19,7 @@ from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
 
-from .conftest import examples
+from .conftest import examples, normal
 from .differential import by_numpy
 from .programs import records
 
@@ -104,7 +104,7 @@ SPECTRA: list[tuple[str, Sizes, tuple[int, ...], Callable[[Any], Any]]] = [
 def test_what_is_lost_are_the_singular_values_beyond_the_rank(
     text: str, sizes: Sizes, shape: tuple[int, ...], matrix: Callable[[Any], Any]
 ) -> None:
-    weight = np.random.default_rng(0).standard_normal(shape)
+    weight = normal(*shape)
     values = np.linalg.svd(matrix(weight), compute_uv=False)
     lost = np.linalg.norm(values[..., sizes["r"] :]) / np.linalg.norm(values)
     assert approximate(tn.layer(text, **sizes), weight).misfit.weight == pytest.approx(lost, rel=1e-9)
@@ -158,7 +158,7 @@ def test_linear_regression_of_one_factor() -> None:
 
 
 def test_what_is_no_sum_of_products_loses_as_little() -> None:
-    weight = np.random.default_rng(0).standard_normal((9, 7))
+    weight = normal(9, 7)
     found = approximate(tn.layer("W[o,i] = roll(A[o,r] * B[r,i], o=1)", r=4), weight)
     squares = np.linalg.svd(weight, compute_uv=False) ** 2
     assert found.misfit.weight == pytest.approx(np.sqrt(squares[4:].sum() / squares.sum()), rel=1e-4)
@@ -202,7 +202,7 @@ def test_what_is_no_sum_of_products_of_its_own_is_fitted_too(text: str) -> None:
 
 
 def test_ranks_beyond_the_weight_can_be_trained() -> None:
-    weight = np.random.default_rng(0).standard_normal((3, 4))
+    weight = normal(3, 4)
     found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=6), weight)
     assert found.misfit.weight < 1e-12
     alive = np.linalg.norm(found.factors["A"], axis=0) + np.linalg.norm(found.factors["B"], axis=1)
@@ -210,9 +210,7 @@ def test_ranks_beyond_the_weight_can_be_trained() -> None:
 
 
 def test_factors_are_equally_large_along_every_bond() -> None:
-    found = approximate(
-        tn.layer("W[o,i] = A[o,r] * B[r,i]", r=3), np.random.default_rng(0).standard_normal((6, 9))
-    )
+    found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=3), normal(6, 9))
     a, b = np.linalg.norm(found.factors["A"], axis=0), np.linalg.norm(found.factors["B"], axis=1)
     np.testing.assert_allclose(a, b)
 
@@ -264,7 +262,7 @@ def heads() -> tuple[tn.Graph, tn.Graph, dict[str, Any], Any]:
     sizes = {"h": 3, "e": 4, "c": 8, "o": 6}
     dense = tn.layer(DENSE, inputs="x", **sizes)
     low = tn.layer(LOW + DENSE, inputs="x", r=5, s=2, **sizes)
-    x = np.random.default_rng(0).standard_normal((20, 10, 8)) * 0.6 ** np.arange(8)
+    x = normal(20, 10, 8) * 0.6 ** np.arange(8)
     return dense, low, tn.init(dense, dtype="float64"), x
 
 
@@ -313,7 +311,7 @@ def test_weights_in_blocks_that_are_called_again() -> None:
 
     before, after = deep(dense), deep(low)
     params = tn.init(before, dtype="float64")
-    x = np.random.default_rng(0).standard_normal((50, 6))
+    x = normal(50, 6)
     _, lost = tn.fit(before, params, after, inputs=x)
     assert [*lost] == ["blocks.0.W", "blocks.1.W"]
     h = tn.compile(dense)({"W": params["blocks.0.W"]}, x)
@@ -359,7 +357,7 @@ def test_substituted_weights_of_full_rank_compute_the_same(kind: str) -> None:
     low = tn.substitute(dense, {"W": kind})
     found, lost = tn.fit(dense, params, low)
     assert lost["W"].weight < 1e-5
-    x = np.random.default_rng(0).standard_normal((5, 12))
+    x = normal(5, 12)
     np.testing.assert_allclose(tn.compile(low)(found, x), x @ params["W"].T, atol=1e-5)
 
 
@@ -501,7 +499,7 @@ def test_small_contractions_are_not_searched_for_an_order(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e20])
 def test_sums_are_fitted_alike_at_any_scale(scale: float) -> None:
-    weight = np.random.default_rng(0).standard_normal((6, 8))
+    weight = normal(6, 8)
     graph = tn.layer("W[a,b] = A[a,r]*B[r,b] + C[a]*D[b]", a=6, b=8, r=2)
     one, other = (approximate(graph, each).misfit.weight for each in (weight, scale * weight))
     assert one == pytest.approx(other)

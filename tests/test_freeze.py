@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import covered, products_from, saved_for_backward, those_of
+from .conftest import covered, normal, products_from, saved_for_backward, those_of
 from .differential import by_numpy
 from .programs import SUMMED_ALONE, recorded, records
 
@@ -55,7 +56,7 @@ def test_a_frozen_factorized_layer_computes_the_same(kind: str, backend: str) ->
     frozen = tn.freeze(graph, params)
     assert not frozen.parameters
     for batch in (1, 7, 500):
-        x = np.random.default_rng(batch).standard_normal((batch, 96))
+        x = normal(batch, 96, seed=batch)
         found = tn.compile(frozen, backend=backend)({}, load_backend(backend).asarray(x))
         np.testing.assert_allclose(found, tn.compile(graph)(params, x), rtol=1e-9, atol=1e-9)
 
@@ -134,7 +135,7 @@ def test_blocks_are_frozen_where_they_are_called() -> None:
     frozen = tn.freeze(model, params, ["layers.*"])
     assert [leaf.name for leaf in frozen.parameters] == ["head"]
     assert len(tn.plan(frozen, b=2).functions) == 1  # values make no other code
-    x = np.random.default_rng(0).standard_normal((2, 5))
+    x = normal(2, 5)
     rest = {"head": params["head"]}
     np.testing.assert_allclose(tn.compile(frozen)(rest, x), tn.compile(model)(params, x), rtol=1e-9)
     some = tn.freeze(model, params, "layers.1.* head")
@@ -197,7 +198,7 @@ def test_a_module_without_parameters() -> None:
     module = tn.module(tn.freeze(graph, params))
     assert not list(module.parameters())
     assert not module.state_dict()
-    x = torch.randn(5, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(5, 96, dtype=torch.float64)
     wanted = torch.from_numpy(tn.compile(graph)(params, x.numpy()))
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)):
         torch.testing.assert_close(module(x.to(dtype)), wanted.to(dtype), rtol=tolerance, atol=tolerance)
@@ -219,7 +220,7 @@ def test_a_kernel_takes_no_operand_whose_sizes_others_tell() -> None:
     vit = tn.models.vit(image=32, patch=16, channels=3, dim=384, depth=1, heads=6, classes=10)
     graph = tn.substitute(vit, {"*.Wk": ("tt", (1, 68, 4))})
     params = tn.init(graph, seed=0)
-    x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("float32")
+    x = normal(1, 3, 32, 32).astype("float32")
     found = tn.compile(tn.freeze(graph, params), backend="torch")({}, torch.tensor(x))
     np.testing.assert_allclose(found, tn.compile(graph)(params, x), rtol=1e-4, atol=1e-5)
 
@@ -252,11 +253,22 @@ PRODUCTS = {
 }
 
 
+LARGE = {
+    f"{batch} examples": (models.tcl(modes, ranks), "zabc,pa,qb,rc->zpqr", (batch, *modes))
+    for modes, ranks, batch in (
+        ((8, 8, 12), (8, 8, 12), 400),
+        ((4, 8, 12), (4, 8, 12), 900),
+        ((5, 3, 4), (6, 2, 3), 3000),
+    )
+}
+"""At sizes at which weights are repeated along the batch, and their gradients added up over it."""
+
+
 def made(name: str, **options: Any) -> tuple[Any, Callable[..., torch.Tensor], torch.Tensor]:
     """A module of a product, the same by torch.einsum of x and the parameters, and an x."""
-    graph, equation, shape = PRODUCTS[name]
+    graph, equation, shape = (PRODUCTS | LARGE)[name]
     module = tn.module(graph, seed=0, dtype="float64", **options)
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(shape, dtype=torch.float64)
     return module, lambda x, *parameters: torch.einsum(equation, x, *parameters), x
 
 
@@ -264,13 +276,12 @@ def values(module: Any) -> list[torch.Tensor]:
     return [each.detach().clone().requires_grad_() for each in module.parameters()]
 
 
-def agree(found: Any, expected: Any) -> None:
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-10, atol=1e-12)
+agree = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.parametrize("of_inputs", [False, True])
+@pytest.mark.parametrize(
+    ("name", "of_inputs"), [*itertools.product(PRODUCTS, [False, True]), *((name, True) for name in LARGE)]
+)
 def test_gradients_are_those_of_einsum(name: str, of_inputs: bool) -> None:
     module, einsum, x = made(name)
     x.requires_grad_(of_inputs)
@@ -428,22 +439,6 @@ def steps_back(module: Any) -> tuple[Any, ...]:
     return tuple(back.steps)
 
 
-@pytest.mark.parametrize(
-    ("modes", "ranks", "batch"),
-    [((8, 8, 12), (8, 8, 12), 400), ((4, 8, 12), (4, 8, 12), 900), ((5, 3, 4), (6, 2, 3), 3000)],
-)
-def test_large_gradients_are_those_of_einsum(modes: Any, ranks: Any, batch: int) -> None:
-    """At sizes at which weights are repeated along the batch, and their gradients added up over it."""
-    module = tn.module(models.tcl(modes, ranks), seed=0, dtype="float64")
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, *modes, generator=generator, dtype=torch.float64, requires_grad=True)
-    gradient = torch.randn(batch, *ranks, generator=generator, dtype=torch.float64)
-    parameters = values(module)
-    z = torch.einsum("zabc,pa,qb,rc->zpqr", x, *parameters)
-    found = torch.autograd.grad(module(x), [x, *module.parameters()], gradient)
-    agree(found, torch.autograd.grad(z, [x, *parameters], gradient))
-
-
 def test_nothing_as_large_as_the_batch_is_copied_where_products_can_go_around() -> None:
     """Each product leaves the axis first that the next sums, forward and back; weights' gradients are added up."""
     module = tn.module(models.tcl((8, 8, 12), (8, 8, 12)), seed=0)
@@ -492,15 +487,11 @@ def context_of(graph: tn.Graph) -> CodegenContext:
 
 def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> None:
     graph = tn.layer("h[b,i] = tanh(x[b,i] + w[i])\ny[b] = x[b,i] * h[b,i] * w[i]", inputs="x")
-    generator = torch.Generator().manual_seed(0)
-    x, w = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        for shape in ((3, 4), (4,))
-    )
+    x, w = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4,)))
     f = tn.compile(graph, backend="torch")
     y, h = f({"w": w}, x), torch.tanh(x + w)
     assert f.plan.goes_back
-    seed, along = torch.randn(3, generator=generator), torch.randn(3, 4, generator=generator)
+    seed, along = torch.randn(3), torch.randn(3, 4)
     once, twice = [], []
     for each in (y, torch.einsum("bi,bi,i->b", x, h, w)):
         once.append(torch.autograd.grad(each, (x, w), seed.double(), create_graph=True, retain_graph=True))

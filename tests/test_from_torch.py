@@ -14,7 +14,7 @@ from tensornet import models
 
 from .conftest import rows
 
-pytestmark = pytest.mark.usefixtures("seeded")
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def agree(module: nn.Module, x: torch.Tensor, **changes: Any) -> tn.Graph:

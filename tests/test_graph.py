@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.frontend.instantiate import hygienic
 from tensornet.models.attention import attention
 
-from .conftest import examples, rows, within
+from .conftest import examples, normal, rows, within
 
 # ---------------------------------------------------------------------------- Graphs as values
 
@@ -232,7 +232,7 @@ def test_tensors_of_a_model_are_added_subtracted_and_multiplied() -> None:
     np.testing.assert_array_equal(tn.compile(halved)({}, np.array([1.0, 4.0])), [-1.0, -2.5])
     with pytest.raises(tn.EquationError, match="nan is no number of the language"):
         tn.model(lambda x: x + math.nan, inputs="x[b]")
-    params, x = tn.init(graph, seed=0, dtype="float64"), np.random.default_rng(0).normal(size=(2, 3, 4))
+    params, x = tn.init(graph, seed=0, dtype="float64"), normal(2, 3, 4)
     a, b = (np.tanh(x @ params[f"{name}.W"].T) for name in "ab")
     np.testing.assert_allclose(tn.compile(graph)(params, x), 1 + x + a - x * b, rtol=1e-12)
     for other in ("a", None, np.ones(4), True):
@@ -292,7 +292,7 @@ def test_one_tensor_cut_in_two_ways(side: int | None) -> None:
     assert dict(graph.flat.sizes)["p"] == sympy.Symbol("H") / 4
     assert tn.layer(str(graph)) == graph
     assert tn.Graph.from_json(graph.to_json()) == graph
-    x, parameters = np.random.default_rng(0).standard_normal((2, 16)), tn.init(graph, dtype="float64")
+    x, parameters = normal(2, 16), tn.init(graph, dtype="float64")
     coarse, fine = tn.compile(graph)(parameters, x)
     np.testing.assert_allclose(coarse, x.reshape(2, 4, 4) @ parameters["a.E"].T)
     np.testing.assert_allclose(fine, x.reshape(2, 2, 8) @ parameters["b.E"].T)

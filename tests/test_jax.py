@@ -18,7 +18,7 @@ from tensornet.device import calibration
 from tensornet.device.cost_model import default_profile
 from tensornet.protocol import backend_of, load_backend
 
-from .conftest import fresh, sampled
+from .conftest import fresh, normal, sampled
 from .differential import by_numpy
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, first, parameters_of
@@ -69,7 +69,7 @@ def test_a_traced_model_is_the_same_function(name: str) -> None:
 def test_gradients_of_models_are_those_of_torch(name: str) -> None:
     graph, parameters, given, f = model(name)
     theirs, tensors = tn.compile(graph, backend="torch"), list(map(torch.tensor, given))
-    weights = np.random.default_rng(2).standard_normal(jax.eval_shape(f, on_jax(**parameters)).shape)
+    weights = normal(*jax.eval_shape(f, on_jax(**parameters)).shape, seed=2)
     expected = torch.func.grad(lambda p: (first(theirs(p, *tensors)) * torch.tensor(weights)).sum())(
         tn.to_backend(parameters, "torch")
     )
@@ -91,7 +91,7 @@ h[b,i] = x[i,i] * x[b,0]
 
 def test_gradients_of_functions_are_those_of_torch() -> None:
     graph = tn.layer(FUNCTIONS_OF_X, inputs="x w", outputs="a c d e f g h", b=4, i=4)
-    x, w = np.random.default_rng(0).standard_normal((2, 4, 4))
+    x, w = normal(2, 4, 4)
     tensors = [torch.tensor(each, requires_grad=True) for each in (x, w)]
     sum(each.square().sum() for each in tn.compile(graph, backend="torch")({}, *tensors)).backward()
     f = tn.compile(graph, backend="jax")
@@ -134,7 +134,7 @@ def test_gradients_of_an_extreme_lose_no_element(name: str) -> None:
 def test_second_derivatives_and_forward_mode() -> None:
     parameters, (x,) = drawn(DENSE, (5, 4))
     f, moved = tn.compile(DENSE, backend="jax"), on_jax(**parameters)
-    towards = jnp.asarray(np.random.default_rng(1).standard_normal(x.shape))
+    towards = jnp.asarray(normal(*x.shape, seed=1))
 
     def loss(x: Any) -> Any:
         return jnp.sum(f(moved, x) ** 2)
@@ -312,7 +312,7 @@ def test_no_tracer_is_kept() -> None:
         tn.layer("y[b,i] = E[t[i],b] * x[b,i]", inputs="x E", constants={"t": np.array([2, 0, 1])}),
     ]  # fmt: skip
     for graph in functions_of:
-        inputs = [np.random.default_rng(0).standard_normal((3, 3)) for _ in graph.inputs]
+        inputs = [normal(3, 3) for _ in graph.inputs]
         expected = tn.compile(graph)({}, *inputs)
         f = tn.compile(graph, backend="jax")
         arrays = [jnp.asarray(each) for each in inputs]
@@ -327,7 +327,7 @@ def test_no_tracer_is_kept() -> None:
 
 
 def test_parameters_drawn_and_moved_while_tracing_are_there() -> None:
-    x = np.random.default_rng(0).standard_normal((5, 4))
+    x = normal(5, 4)
     held: list[Any] = []
 
     @jax.jit
@@ -369,7 +369,7 @@ def test_a_device_is_measured_outside_of_a_trace(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_einsum_is_traced() -> None:
-    a, b = (np.random.default_rng(n).standard_normal((3, 4)) for n in range(2))
+    a, b = (normal(3, 4, seed=n) for n in range(2))
     expected = np.einsum("bi,ci->bc", a, b)
     exact(tn.einsum("bi,ci->bc", jnp.asarray(a), jnp.asarray(b)), expected)
     found = jax.jit(lambda a, b: tn.einsum("b i, c i -> b c", a, b))(a, b)
@@ -389,7 +389,7 @@ def test_an_einsum_is_traced() -> None:
 )
 def test_a_wrong_position_reads_no_neighbour(text: str, inputs: str, shape: tuple[int, ...]) -> None:
     """It is an error where it has a value, and NaN where it is traced, whatever integers there are."""
-    x = np.random.default_rng(0).standard_normal(shape)
+    x = normal(*shape)
     f = tn.compile(tn.layer(text, inputs=inputs), backend="jax")
     good = np.array([6, 0, 3])
     expected = by_numpy(f.graph, {"x": x, "t": good})["y"]
@@ -473,13 +473,6 @@ def test_positions_are_looked_at_though_all_runs_as_one(text: str, limit: int | 
     with pytest.raises(tn.ShapeError, match=f"'t' holds the position {rows + 3}, where there are {rows}"):
         f({}, jnp.asarray(t), E)
     np.testing.assert_allclose(np.asarray(jax.jit(f)({}, jnp.asarray(t), E))[0], right[0], rtol=1e-6)
-
-
-def test_dropout_does_not_drop() -> None:
-    graph = tn.layer("y[b,i] = dropout(x[b,i], 0.5)", inputs="x")
-    x = jnp.ones((2, 3))
-    f = tn.compile(graph, backend="jax")
-    np.testing.assert_array_equal(jax.jit(f)({}, x), x)
 
 
 # ---------------------------------------------------------------------------- arrays

@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 pytestmark = [
-    pytest.mark.usefixtures("seeded"),
+    pytest.mark.usefixtures("without_gradients"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 

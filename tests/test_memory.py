@@ -27,7 +27,7 @@ from tensornet.ops.table import Element
 from tensornet.planning import planner
 from tensornet.sizes import evaluate
 
-from .conftest import fresh, sampled
+from .conftest import fresh, normal, sampled
 from .differential import by_numpy
 from .programs import titled
 from .test_freeze import stack
@@ -63,8 +63,7 @@ def allocated(function: Any, arrays: list[torch.Tensor], params: dict[str, torch
         patch.setattr(kernels, "_FREE", 0)  # large results come from torch's allocator, too
         function(params, *arrays)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watched:
-            result = function(params, *arrays)
-    assert result is not None
+            function(params, *arrays)
     events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     return int(np.cumsum([0, *changes]).max())
@@ -276,7 +275,6 @@ def test_tiles_are_planned_only_where_they_can_gain_enough(monkeypatch: pytest.M
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_tiles_compute_the_same_and_only_where_nothing_is_recorded() -> None:
     module = tn.module(ADDITIVE, seed=0)
-    torch.manual_seed(0)
     given = [torch.randn(5, 96, size) for size in (256, 256, 32)]
     v = module.get_parameter("v").detach().double().requires_grad_()
 
@@ -311,7 +309,7 @@ def test_tiles_compute_the_same_and_only_where_nothing_is_recorded() -> None:
 def test_pieces_of_any_length_and_of_none() -> None:
     params, limit = tn.init(WIDE, seed=0), tn.plan(WIDE, b=512).peak_memory // 2
     for batch in (512, 511, 400, 700, 1, 0):
-        x = np.random.default_rng(batch).standard_normal((batch, 32)).astype(np.float32)
+        x = normal(batch, 32, seed=batch).astype(np.float32)
         found, expected = (tn.compile(WIDE, memory_limit=each)(params, x) for each in (limit, None))
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -384,19 +382,6 @@ def large(seed: int = 0) -> tuple[tn.Graph, dict[str, torch.Tensor], torch.Tenso
     return graph, params, torch.randn(ROWS, 4, generator=draw)
 
 
-@pytest.mark.parametrize("text", [LAYER, "y[b,o] = x[b,i] * W[o,i]"])
-def test_a_large_result_is_the_same(text: str) -> None:
-    _, params, x = large()
-    graph = tn.layer(text, inputs="x", i=4, o=128)
-    params = {leaf.name: params[leaf.name] for leaf in graph.parameters}
-    plan = tn.plan(graph, b=ROWS, backend="torch")
-    assert "large_" in plan.code
-    expected = torch.nn.functional.linear(x, params["W"], params.get("u"))
-    y = tn.compile(graph, backend="torch")(params, x)
-    torch.testing.assert_close(y, expected)
-    assert "large_" not in tn.plan(graph, b=64, backend="torch").code
-
-
 def test_so_is_one_of_many_matrices() -> None:
     graph = tn.layer(PRODUCT, inputs=("x", "z"))
     x, z = torch.randn(8, 1100, 3), torch.randn(8, 1100, 3)
@@ -410,15 +395,6 @@ def test_autocast_and_another_type_are_heeded() -> None:
     forward(params, x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert forward(params, x).dtype is torch.bfloat16
-
-
-def test_a_result_is_a_tensor_of_its_own() -> None:
-    graph, params, x = large()
-    forward = tn.compile(graph, backend="torch")
-    first = forward(params, x)
-    kept = first.clone()
-    forward(params, 2 * x)
-    assert torch.equal(first, kept)
 
 
 def test_memory_of_a_result_is_used_again_when_nothing_holds_it() -> None:
@@ -448,7 +424,6 @@ def test_zeros_in_memory_that_was_written_to_are_zeros() -> None:
     places = set()
     for rows in (at, at + 7):
         forward({"E": table}, rows).sum().backward()
-        assert table.grad is not None
         assert table.grad.sum() == 2_000
         table.grad.fill_(math.nan)
         places.add(table.grad.data_ptr())
@@ -479,7 +454,6 @@ def test_the_gradient_of_a_large_table_has_rows_where_it_was_read(dtype: str) ->
     table = torch.randn(17_000, 1_000).to(kind).requires_grad_()
     at = torch.tensor([[16_999, 0, 5], [5, 5, 1]])
     y = tn.compile(tn.layer("y[b,n,c] = E[t[b,n],c]", inputs="t"), backend="torch")({"E": table}, at)
-    assert y.grad_fn is not None
     assert "Take" in y.grad_fn.next_functions[0][0].name()
     given = torch.randn(y.shape, dtype=kind, requires_grad=True)
     (found,) = torch.autograd.grad(y, table, given, create_graph=True)
@@ -514,7 +488,7 @@ def test_a_call_that_does_not_depend_on_the_axis_stays_as_it_is_in_a_piece() -> 
         c=32,
         f=256,
     )
-    parameters, x = tn.init(graph), np.random.default_rng(0).standard_normal((8, 64, 32)).astype(np.float32)
+    parameters, x = tn.init(graph), normal(8, 64, 32).astype(np.float32)
     whole, pieces = (tn.compile(graph, memory_limit=limit) for limit in (None, 600_000))
     np.testing.assert_allclose(pieces(parameters, x), whole(parameters, x), rtol=1e-4, atol=1e-4)
     assert "in_pieces" in pieces.plan.code

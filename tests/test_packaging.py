@@ -101,7 +101,6 @@ def test_the_metadata_say_who_and_what(wheel: Path) -> None:
 )
 def test_all_that_name_the_version_agree(file: str, pattern: str) -> None:
     found = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
-    assert found is not None
     assert found[1] == tn.__version__
 
 

@@ -115,7 +115,6 @@ def test_bounds_leave_out_nothing_that_keeps_to_them(problem: Problem) -> None:
 def test_dynamic_programming_finds_the_tree_of_least_estimate(problem: Problem) -> None:
     search, count = Search(problem), len(problem.layouts)
     found = _programmed(search)
-    assert found is not None
     least = min(search.total(tree, search.estimate) for tree in trees(tuple(range(count)), count))
     assert search.total(found, search.estimate) <= least * (1 + 1e-9)
 
@@ -140,7 +139,6 @@ def test_among_many_operands_each_piece_is_ordered_best(problem: Problem) -> Non
     fewest, least = min(_inside(search, tree, count) for tree in trees(tuple(range(count)), count))
     with mock.patch("tensornet.contraction.order_search.OUTER", 0):
         found = _programmed(search)
-    assert found is not None
     outer, seconds = _inside(search, found, count)
     assert outer == fewest
     assert seconds <= least * (1 + 1e-9)

@@ -21,7 +21,7 @@ from hypothesis import given
 
 import tensornet as tn
 from tensornet import models
-from tensornet.codec import Part, read_size, read_value, write, write_size
+from tensornet.codec import Part, read_value, write
 from tensornet.device.cost_model import default_profile
 from tensornet.files import Store
 from tensornet.graph.element_types import holding
@@ -31,7 +31,6 @@ from tensornet.planning import plan_cache
 from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
-from tensornet.sizes import floored, symbol
 
 from .conftest import fresh, sampled, within
 from .damage import BYTES, DOCUMENTS
@@ -90,14 +89,6 @@ def test_what_text_would_lose_is_kept(expression: Any) -> None:
     again = read_expression(expression)
     assert again == expression
     assert repr(again) == repr(expression)
-
-
-def test_a_size_is_written_as_text() -> None:
-    a, b = symbol("a"), symbol("b")
-    assert write_size((a + 1) * 2) == "2*a + 2"
-    assert write_size(a) == "a"
-    for size in (2**70 * a, 2**70 * a / 3, 7 * a / (a + b), floored(a + 1, 2) ** 2):
-        assert read_size(Part(exactly(write_size(size)), "it")) == size
 
 
 def small_plan() -> Plan:

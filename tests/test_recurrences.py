@@ -11,7 +11,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import tensorly
 import torch
 
 import tensornet as tn
@@ -23,11 +22,10 @@ from tensornet.scan.kernels import select_associative_scan, select_parallel_form
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .conftest import parameters_of, sampled
+from .conftest import normal, parameters_of, sampled
 from .differential import by_numpy, drawn
 from .programs import titled
 from .test_gradients import check
-from .test_layers import whole
 
 # ---------------------------------------------------------------------------- Recurrences
 
@@ -58,9 +56,7 @@ MULTIPLICATIVE = "h[b,t,o] = tanh(x[b,t,i] * Wf[r,i] * h[b,t-1,p] * U[p,r] * Wg[
 def test_what_does_not_recur_leaves_the_loop(graph: tn.Graph, outside: tuple[str, ...]) -> None:
     plan = tn.plan(graph, b=32, t=1024, compare=False)
     (call,) = (step for step in plan.steps if isinstance(step, CallStep))
-    assert call.along is not None
     assert call.along.count == 1024
-    assert call.plan is not None
     inside = {name for step in call.plan.steps for name in (*step.equation.operands, *step.reads)}
     assert inside.isdisjoint(outside)
     small = {"b": 2, "t": 4, **({"p": 7} if "V" in graph.named else {})}
@@ -123,7 +119,7 @@ def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) ->
 @pytest.mark.parametrize("zeros", [[], [1], [1, 4]])
 def test_the_derivative_of_running_products_is_right_with_zeros(zeros: list[int], back: int) -> None:
     graph = tn.layer(f"y[b,i] = cumprod[i](x[b,i], back={back})", inputs="x[b,i]")
-    x = np.random.default_rng(0).standard_normal((3, 6))
+    x = normal(3, 6)
     x[:, zeros] = 0
     check(graph, {"x": x}, ["x"], tolerance=1e-12)
 
@@ -167,7 +163,7 @@ def test_large_states_are_not_put_together() -> None:
     assert large < 12 * small
     state = 4 * 2048 * 64 * 32 * 4
     assert large < state
-    parameters, x = tn.init(graph), np.random.default_rng(0).standard_normal((1, 2048, 64)).astype(np.float32)
+    parameters, x = tn.init(graph), normal(1, 2048, 64).astype(np.float32)
     found = tn.compile(graph)(parameters, x)
     loops = lower_recurrences(graph, lambda sizes: True)
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
@@ -337,7 +333,6 @@ def test_gradients_are_those_of_torch(kind: Any) -> None:
     own = {name: each.clone().requires_grad_() for name, each in parameters.items()}
     given = x.detach().clone().requires_grad_()
     torch.sin(tn.compile(graph, backend="torch")(own, given)).sum().backward()
-    assert given.grad is not None
     assert x.grad is not None
     torch.testing.assert_close(given.grad, x.grad, rtol=1e-12, atol=1e-14)
     stacked = torch.cat([own[f"layers.1.backward.U{gate}"].grad for gate in _letters(kind)])  # type: ignore[misc]
@@ -365,15 +360,13 @@ def test_states_come_in_and_go_out(kind: Any) -> None:
 
 @pytest.mark.parametrize("form", ["tt", "blocktt", "cp", "low_rank"])
 def test_factorized_weights_are_weights(form: str) -> None:
-    """An LSTM of factorized weights is the dense one of the weights that the factors make."""
+    """An LSTM of factorized weights is the dense one in the place of whose weights the factors stand."""
     graph, dense = tn.models.lstm((2, 3), (3, 2), factorization=form, rank=2), tn.models.lstm(6, 6)
-    parameters, held = parameters_of(graph), dict[str, Any]()
-    for name in (leaf.name for leaf in dense.parameters):
-        factors = {key: each for key, each in parameters.items() if key.startswith(f"{name}_")}
-        with tensorly.backend_context("numpy"):  # other libraries choose torch for all
-            held[name] = whole(form, factors).reshape(6, 6) if factors else parameters[name].reshape(6)
-    x = np.random.default_rng(0).standard_normal((2, 4, 6))
-    np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(dense)(held, x), rtol=1e-12)
+    low = tn.substitute(dense, {"*.U?": form}, rank=2, modes=((3, 2), (3, 2)))
+    low = tn.substitute(low, {"*.W?": form}, rank=2, modes=((3, 2), (2, 3)))
+    parameters, x = parameters_of(graph), normal(2, 4, 6)
+    held = {name.replace("_", "."): array for name, array in parameters.items()}
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(low)(held, x), rtol=1e-12)
     assert tn.parameter_count(graph) < tn.parameter_count(dense)
 
 
@@ -434,17 +427,10 @@ def test_long_chains_start_alive() -> None:
 @pytest.mark.parametrize("maker", [tn.models.rnn, tn.models.lstm, tn.models.gru])
 def test_recurrent_layers_start_alive(maker: Any) -> None:
     graph = maker(32, 64)
-    x = np.random.default_rng(0).standard_normal((8, 40, 32)).astype(np.float32)
+    x = normal(8, 40, 32).astype(np.float32)
     found = tn.compile(graph)(tn.init(graph), x)
     assert 0.1 < found[:, 0].std() < 1
     assert 0.1 < found[:, -1].std() < 1
-
-
-def test_recurrent_layers_are_modules() -> None:
-    module = tn.module(tn.models.lstm(3, 4, bidirectional=True))
-    assert "layers.0.onward.Wi" in module.state_dict()
-    module(torch.randn(2, 5, 3)).sum().backward()
-    assert all(each.grad is not None for each in module.parameters())
 
 
 @pytest.mark.parametrize("reader", ["y[b,t,d] = q[b,t,m] * S * v", "y[b,m,d] = tanh(S[b,-1,m,d])"])
@@ -474,7 +460,7 @@ def test_a_shift_of_the_state_before_is_no_recurrence_along_its_axis() -> None:
     graph = tn.layer(text, inputs="x")
     (found,) = graph.recurrences
     assert found.labels == {"q": "t", "a": "t"}
-    x, state = np.random.default_rng(0).normal(size=(5, 4)), np.zeros(4)
+    x, state = normal(5, 4), np.zeros(4)
     expected = [state := np.tanh(np.r_[0, state[:-1]] + state) + row for row in x]
     np.testing.assert_allclose(tn.compile(graph)({}, x), expected, rtol=1e-12)
     assert sum(isinstance(step, CallStep) for step in tn.plan(graph, t=5, j=4).steps) == 1
@@ -485,24 +471,3 @@ def test_a_limit_is_kept_where_the_parallel_form_would_not() -> None:
     sizes = {"t": 1024, "m": 32, "d": 32, "compare": False}
     free, bound = tn.plan(graph, **sizes), tn.plan(graph, memory_limit=1_000_000, **sizes)
     assert bound.peak_memory <= 1_000_000 < free.peak_memory
-
-
-def test_a_tensorized_lstm_trains() -> None:
-    """It learns which of two numbers was the larger, the first or the last."""
-    graph = tn.models.lstm((2, 2), (4, 4), factorization="blocktt", rank=2)
-    head = tn.layer("y[b] = h[b,-1,o] * w[o]", inputs="h[b,t,o]")
-    whole = tn.model(lambda x: head(graph(x, scope="lstm"), scope="head"), inputs="x[b,t,i]", i=4)
-    loss = tn.layer("l = mean[b](softplus(-s[b] * y[b]))", inputs="y[b] s[b]")
-    step = tn.value_and_grad(whole, loss=loss)
-    rng, parameters = np.random.default_rng(0), tn.init(whole, seed=3)
-    losses = []
-    momentum = {name: np.zeros_like(each) for name, each in parameters.items()}
-    for _ in range(150):
-        x = rng.standard_normal((64, 6, 4)).astype(np.float32)
-        sign = np.sign(x[:, 0, 0] - x[:, -1, 0]).astype(np.float32)
-        value, gradients = step(parameters, x, sign)
-        losses.append(float(value))
-        for name, gradient in gradients.items():
-            momentum[name] = 0.9 * momentum[name] + gradient
-            parameters[name] = parameters[name] - np.float32(0.03) * momentum[name]
-    assert np.mean(losses[-10:]) < 0.5 < np.mean(losses[:5])

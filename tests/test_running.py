@@ -123,16 +123,6 @@ def test_a_module_starts_from_given_parameters() -> None:
     assert tn.module(DENSE, params={"W": w, "u": U}, device="meta").W.device.type == "meta"
 
 
-def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
-    layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
-    graph = tn.model(lambda x: layer(layer(x, scope="blocks.0"), scope="blocks.1"), inputs="x[b,i]")
-    square = W.T @ W
-    params = {"blocks.0.W": square, "blocks.1.W": square + 1}
-    module = tn.module(graph, params=params)
-    np.testing.assert_allclose(module(torch.tensor(X)).detach().numpy(), X @ square.T @ (square.T + 1))
-    assert list(module.state_dict()) == ["blocks.0.W", "blocks.1.W"]
-
-
 # ---- sizes
 
 

@@ -18,7 +18,7 @@ from tensornet.device.cost_model import default_profile
 from tensornet.models.attention import dot_product_attention
 from tensornet.models.tensor_swin import tensor_window_attention
 
-from .conftest import covered, saved_for_backward
+from .conftest import covered, normal, saved_for_backward
 from .programs import titled
 
 KERNEL = "signed_attention("
@@ -79,7 +79,7 @@ def test_a_projection_of_its_heads_reads_them_where_they_lie() -> None:
     assert KERNEL in body
     assert "(g,c,h,d)" not in body
     params, shape = tn.init(graph, seed=0, dtype="float64"), (2, 9, 2, 3, 4, 2)
-    given = [np.random.default_rng(n).normal(size=shape) for n in range(3)]
+    given = [normal(*shape, seed=n) for n in range(3)]
     expected = tn.compile(graph, backend="numpy")(params, *given)
     made = tn.compile(graph, backend="torch")(tn.to_backend(params, "torch"), *map(torch.from_numpy, given))
     assert np.allclose(made.numpy(), expected)
@@ -134,7 +134,6 @@ def seen_before(queries: int, keys: int) -> Any:
 def test_it_computes_what_the_equations_say_where_it_is_planned(mask: str) -> None:
     """In several tiles, the last of which is shorter."""
     graph = dot_product_attention(weights="signed", beta=0.4, mask=MASKS[mask])
-    torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, 4, dtype=torch.float64) for length in (530, 520, 520))
     keep, see = torch.rand(2, 520) < 0.7, torch.rand(2, 530, 520) < 0.7
     see[:, 7] = False
@@ -159,7 +158,6 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 @pytest.mark.usefixtures("tile")
 def test_a_score_of_zero_weighs_nothing_and_gets_no_gradient() -> None:
-    torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, *shape, dtype=torch.float64) for shape in ((7, 4), (5, 4), (5, 6)))
     q[:, :, 2], k[:, :, 1] = 0, 0
     tensors = [each.requires_grad_() for each in (q, k, v)]
@@ -215,7 +213,6 @@ def test_scores_are_not_kept_for_backward() -> None:
 
 
 def test_under_autocast_products_are_of_the_shorter_type() -> None:
-    torch.manual_seed(0)
     q, k, v = (torch.randn(2, 2, 30, 8, requires_grad=True) for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):
         found = signed_attention(q, k, v, scale=0.3)
@@ -329,8 +326,7 @@ def test_tiles_agree_with_double(case: str, dtype: Any, laid: str, asked: str) -
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_result_lies_as_the_queries_do(turned: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, size, 4, generator=draw, dtype=torch.float64) for size in (7, 5, 5))
+    q, k, v = (torch.randn(2, 3, size, 4, dtype=torch.float64) for size in (7, 5, 5))
     q = q.transpose(1, 2).contiguous().transpose(1, 2) if turned else q
     found = signed_attention(q, k, v, scale=0.7)
     assert (found.stride(1) < found.stride(2)) is turned

@@ -149,12 +149,6 @@ MODULES = frozenset(module_of(path) for path in FILES)
 # ---------------------------------------------------------------------------- floors
 
 
-def test_the_files_are_found() -> None:
-    assert {"graph", "language", "planning", "backends", "models"} <= {
-        part_of(module_of(path)) for path in FILES
-    }
-
-
 def test_every_file_stands_on_a_floor() -> None:
     parts = {part_of(module_of(path)) for path in FILES} - {ENTRANCE, "__main__"}
     assert parts <= FLOOR_OF.keys(), "give each a floor, here and in the design"

@@ -131,20 +131,12 @@ def test_a_study_of_arrays(tmp_path: Path) -> None:
     assert results_folder("digits", wines) == Path("study-digits-wines")
 
 
-def test_what_was_tried_on_the_digits_is_said(finished: Finished) -> None:
-    report = (finished[0] / "report.md").read_text(encoding="utf-8")
-    assert report.startswith("# Handwritten digits: parameters and accuracy\n")
-    assert (
-        "recipe batch, learning rate, weight decay and warmup were chosen as those of the better of two"
-        in report
-    )
-
-
 # ---- what is written
 
 
-def test_results_are_whole(finished: Finished) -> None:
-    _, results, _ = finished
+def test_results_are_whole_and_printed(finished: Finished) -> None:
+    folder, results, text = finished
+    assert text.endswith(f"results in {folder}\n")
     assert [each.name for each in results] == list(ROWS)
     for each in results:
         assert each.parameters == each.counted
@@ -154,6 +146,7 @@ def test_results_are_whole(finished: Finished) -> None:
         assert each.history[1].train_loss < each.history[0].train_loss
         assert all(0 <= epoch.test_top1 <= epoch.test_top5 <= 100 for epoch in each.history)
         assert (each.test_top1, each.test_top5) == (each.history[-1].test_top1, each.history[-1].test_top5)
+        assert f"{each.name}: {each.parameters:,} parameters, test top-1 {each.test_top1:.2f} %" in text
 
 
 def test_json_and_csv_say_the_same(finished: Finished) -> None:
@@ -176,6 +169,9 @@ def test_json_and_csv_say_the_same(finished: Finished) -> None:
 def test_the_report_links_what_is_there(finished: Finished) -> None:
     folder, results, _ = finished
     text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# Handwritten digits: parameters and accuracy\n")
+    chosen = "batch, learning rate, weight decay and warmup were chosen as those of the better of two"
+    assert f"recipe {chosen}" in text
     for each in results:
         assert f"{each.about} | AdamW, 0.01, 0.1 | {each.parameters:,} |" in text
         assert f"`{each.formula}`" in text
@@ -246,13 +242,6 @@ def test_times_are_measured_or_not_printed(finished: Finished, copy: Path) -> No
     text = (copy / "report.md").read_text(encoding="utf-8")
     assert "| top-1 (%) | top-5 (%) |\n" in text
     assert "ms a" not in text + printed
-
-
-def test_what_is_printed(finished: Finished) -> None:
-    folder, results, text = finished
-    for each in results:
-        assert f"{each.name}: {each.parameters:,} parameters, test top-1 {each.test_top1:.2f} %" in text
-    assert text.endswith(f"results in {folder}\n")
 
 
 def test_the_table_fits_80_columns(finished: Finished) -> None:

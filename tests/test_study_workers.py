@@ -215,7 +215,6 @@ def test_rows_are_made_of_the_run_of_the_same_seed(finished: Finished) -> None:
         if each.name == "dense":
             assert made is None
             continue
-        assert made is not None
         assert (made.origin, made.parameters, made.before_top1) == ("dense", 650, dense.test_top1)
         assert each.parameters == each.counted <= float(each.name[-3:] if "-" in each.name else 0.5) * 650
     for seed in (0, 3):
@@ -232,7 +231,6 @@ def test_what_is_kept_is_what_is_told(finished: Finished) -> None:
         before, after = (logits(folder, name, seed, images) for name in ("dense", "plain"))
         run = run_of(results, "plain", seed)
         made = run.compression
-        assert made is not None
         assert run.history == ()
         accuracy = 100 * int((after.argmax(1) == labels).sum()) / len(labels)
         assert accuracy == run.test_top1 == made.test_top1
@@ -252,12 +250,9 @@ def test_training_on_is_better(finished: Finished) -> None:
     results = finished[1]
     for seed in (0, 3):
         tuned = run_of(results, "small-0.2", seed)
-        assert tuned.compression is not None
         assert tuned.test_top1 > tuned.compression.test_top1
         assert tuned.test_top1 == tuned.history[-1].test_top1
         weighed, plain = (run_of(results, name, seed).compression for name in ("small-0.5", "plain"))
-        assert weighed is not None
-        assert plain is not None
         assert weighed.error < plain.error
 
 

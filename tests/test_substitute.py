@@ -22,7 +22,7 @@ import tensornet as tn
 from tensornet.weights.factorizations import FACTORIZATIONS, factored, tensorize
 from tensornet.weights.substitution import replaced
 
-from .conftest import examples, sampled, those_of
+from .conftest import examples, normal, sampled, those_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -73,11 +73,7 @@ def check(graph: tn.Graph, substituted: tn.Graph, *inputs: np.ndarray) -> None:
     assert tn.Graph.from_json(substituted.to_json()) == substituted
 
 
-def images(size: int = 32, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((2, 3, size, size))
-
-
-X = np.random.default_rng(0).standard_normal((3, 12))
+X, IMAGES = normal(3, 12), normal(2, 3, 32, 32)
 
 
 def as_if(substituted: tn.Graph, weight: Callable[[Arrays], np.ndarray]) -> Arrays:
@@ -133,7 +129,7 @@ def test_a_layer_computes_what_the_product_of_the_factors_would(
             "monarch": b * c * (a + d),
         }[form]
     assert tn.parameter_count(substituted) == count + a * b
-    check(graph, substituted, np.random.default_rng(0).standard_normal((3, c * d)))
+    check(graph, substituted, normal(3, c * d))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +138,7 @@ def test_a_layer_computes_what_the_product_of_the_factors_would(
 )
 def test_a_tensor_of_any_order(kind: str) -> None:
     graph = tn.layer("y[n,o] = x[n,c,u,v] * F[o,c,u,v]", inputs="x", o=6, c=4, u=3, v=3)
-    x = np.random.default_rng(0).standard_normal((2, 4, 3, 3))
+    x = normal(2, 4, 3, 3)
     check(graph, tn.substitute(graph, {"F": kind}, rank=2), x)
     check(graph, tn.substitute(graph, {"F": kind}, rank=2, modes=2), x)
 
@@ -211,7 +207,7 @@ def test_size_names_that_the_model_has_give_way() -> None:
     assert [tuple(leaf.shape) for leaf in substituted.parameters] != []
     shapes = {name: array.shape for name, array in tn.init(substituted).items()}
     assert shapes == {"W.P": (2, 3), "W.Q": (3, 4, 12)}
-    check(graph, substituted, np.random.default_rng(0).standard_normal((5, 12)))
+    check(graph, substituted, normal(5, 12))
 
 
 def test_axes_that_a_weight_is_made_of_are_kept(vit: tn.Graph) -> None:
@@ -221,8 +217,8 @@ def test_axes_that_a_weight_is_made_of_are_kept(vit: tn.Graph) -> None:
     assert [shape[0 if name.endswith("1") else 1] for name, shape in shapes.items()][:2] == [4, 8]  # h, d
     named = tn.substitute(vit, {"blocks.0.attention.Wq": "W[(h,d),e] = A[h,r] * B[r,d,e]"}, r=2)
     assert tn.init(named)["blocks.0.attention.Wq.A"].shape == (4, 2)
-    check(vit, substituted, images())
-    check(vit, named, images())
+    check(vit, substituted, IMAGES)
+    check(vit, named, IMAGES)
 
 
 def test_new_names_never_clash() -> None:
@@ -236,7 +232,7 @@ def test_new_names_never_clash() -> None:
     assert {leaf.name for leaf in graph.parameters} == {"W", "W.A"}
     substituted = tn.substitute(graph, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
     assert {leaf.name for leaf in substituted.parameters} == {"W.A", "W.A_1", "W.B"}
-    check(graph, substituted, np.random.default_rng(0).standard_normal((3, 4)))
+    check(graph, substituted, normal(3, 4))
 
 
 # ---------------------------------------------------------------------------- starts
@@ -319,9 +315,9 @@ def test_a_leaf_of_another_block_is_handed_to_it(vit: tn.Graph) -> None:
     text = "W[o,i] = S[o,j] * T[j,k] * head.W[k,i]"
     substituted = tn.substitute(vit, {"blocks.*.mlp.W1": text}, inputs="head.W", j=5)
     assert len(list(substituted.parts)) == len(list(vit.parts))  # the blocks are still one
-    check(vit, substituted, images())
+    check(vit, substituted, IMAGES)
     near = tn.substitute(vit, {"*.Wk": "W[o,i] = S[o,j] * Wq[j,i]"}, inputs="Wq")
-    check(vit, near, images())
+    check(vit, near, IMAGES)
     assert tn.parameter_count(near) == tn.parameter_count(vit)  # S is as large as Wk was
 
 
@@ -337,7 +333,7 @@ def test_weights_share_factors_that_are_told(vit: tn.Graph) -> None:
     assert names == expected
     assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})
     assert tn.Graph.from_json(substituted.to_json()) == substituted
-    check(vit, substituted, images())
+    check(vit, substituted, IMAGES)
     formula = tn.parameter_formula(tn.substitute(vit, {"*.Wq": text}, r="r", shared="A B"))
     whole = tn.parameter_formula(tn.substitute(vit, {"*.Wq": text}, r="r"))
     rank, width = sympy.Symbol("r"), sympy.Symbol("D")
@@ -360,7 +356,7 @@ def test_calls_of_other_weights_become_blocks_of_their_own(vit: tn.Graph) -> Non
     assert len(set(blocks)) == 3
     names = [leaf.name for leaf in substituted.parameters]
     assert {"blocks.0.mlp.W1.G4", "blocks.1.mlp.W1.A", "blocks.2.mlp.W2.A2"} <= set(names)
-    check(vit, substituted, images())
+    check(vit, substituted, IMAGES)
 
 
 def test_what_came_out_is_substituted_again(vit: tn.Graph) -> None:
@@ -368,7 +364,7 @@ def test_what_came_out_is_substituted_again(vit: tn.Graph) -> None:
     twice = tn.substitute(once, {"*.W1.U": "low_rank", "*.W2": "kronecker"}, rank=2)
     assert {leaf.name for leaf in twice.parameters} >= {"blocks.0.mlp.W1.U.V", "blocks.0.mlp.W1.V"}
     assert [each.path for each in replaced(vit, twice)][:2] == ["blocks.0.mlp.W1", "blocks.0.mlp.W2"]
-    check(once, twice, images())
+    check(once, twice, IMAGES)
 
 
 @pytest.mark.parametrize("text", ["low_rank", "E[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"])
@@ -411,20 +407,35 @@ def test_a_form_is_one_equation() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["low_rank", "tr", "btt", "monarch"])
-def test_layers_have_the_forms_of_the_table(kind: str) -> None:
-    layer = tn.models.linear((4, 6), (3, 5), factorization=kind, rank=2, bias=False)
-    substituted = tn.substitute(
-        tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", o=15, i=24),
-        {"W": kind},
-        rank=2,
-        modes=((3, 5), (4, 6)),
-    )
-    assert tn.parameter_count(layer) == tn.parameter_count(substituted)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "ins", "outs"),
+    [
+        *((kind, (4, 6), (3, 5)) for kind in KINDS),
+        *(
+            (kind, ins, outs)
+            for kind in KINDS
+            if kind not in ("btt", "monarch")  # which are of two modes
+            for ins, outs in (((4,), (3,)), ((2, 3, 2), (3, 1, 2)))
+        ),
+    ],
+)
+def test_layers_have_the_forms_of_the_table(
+    kind: str, ins: tuple[int, ...], outs: tuple[int, ...], bias: bool
+) -> None:
+    layer = tn.models.linear(ins, outs, factorization=kind, rank=2, bias=bias)
+    i, o = math.prod(ins), math.prod(outs)
+    dense = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i=i, o=o)
+    substituted = tn.substitute(dense, {"W": kind}, rank=2, modes=(outs, ins))
+    assert tn.parameter_count(layer) == tn.parameter_count(substituted) + bias * o
     params = drawn(layer)
-    x = np.random.default_rng(0).standard_normal((2, 24))
-    moved = {f"W.{name}": array for name, array in params.items()}
-    np.testing.assert_allclose(tn.compile(layer)(params, x), tn.compile(substituted)(moved, x), rtol=1e-10)
+    x = normal(2, 3, i)
+    factors = [array for name, array in params.items() if name != "bias"]
+    letters = {"tucker": "GAB", "cp": "AB", "low_rank": "UV", "kronecker": "A"}.get(kind, "GLR")
+    assert {name[0] for name in params if name != "bias"} <= {*letters}
+    moved = dict(zip((leaf.name for leaf in substituted.parameters), factors, strict=True))
+    expected = tn.compile(substituted)(moved, x) + (params["bias"].reshape(-1) if bias else 0)
+    np.testing.assert_allclose(tn.compile(layer)(params, x), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +448,7 @@ def test_a_stem_has_a_kernel_of_factors(kind: str) -> None:
     params = drawn(stem)
     plain = tn.models.convolutional_stem(20, 20, 3, 8)
     whole = {"gain": params["gain"], "bias": params["bias"], "F": product(kernel, params)}
-    x = np.random.default_rng(0).standard_normal((1, 3, 20, 20))
+    x = normal(1, 3, 20, 20)
     np.testing.assert_allclose(
         tn.compile(stem)(params, x), tn.compile(plain)(whole, x), rtol=1e-9, atol=1e-12
     )
@@ -496,7 +507,7 @@ def test_weights_stacked_by_gate_become_factors(gates: str, backend: str) -> Non
     declared = "W[(k,o),i]: parameter\nR[(k,o),j]: parameter\n"
     dense = tn.layer(declared + GATES[gates], inputs="x", k=4, o=5, i=6, j=5)
     low = tn.substitute(dense, {"W": "low_rank", "R": "low_rank"}, rank=2)
-    x, factors = np.random.default_rng(0).standard_normal((3, 2, 6)), drawn(low)
+    x, factors = normal(3, 2, 6), drawn(low)
     weights = {name: factors[f"{name}.U"] @ factors[f"{name}.V"] for name in "WR"}
     expected = tn.compile(dense)(weights, x)
     found = tn.compile(low, backend=backend)(

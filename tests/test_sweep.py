@@ -27,6 +27,8 @@ from tensornet.sweeping import measuring
 from tensornet.sweeping.picture import Point, front, label_points, new_figure
 from tensornet.sweeping.sweeps import COLUMNS
 
+from .conftest import normal
+
 LINEAR = functools.partial(tn.models.linear, (4, 6), (6, 4), bias=False)
 OVER: dict[str, list[Any]] = {"factorization": ["cp", "tt"], "rank": [2, 3]}
 TCL = functools.partial(tn.models.tcl, (4, 4))
@@ -60,7 +62,6 @@ def test_rows_say_what_the_library_says_of_each_graph() -> None:
         assert (row.bytes, row.expected_seconds) == (plan.bytes, plan.seconds)
         trained = tn.plan(graph, backend="torch", compare=False, training=True, lead=5)
         assert row.kept == sum(size for _, size in trained.kept)
-        assert row.expected_training_seconds is not None
         assert row.expected_training_seconds > plan.seconds
         assert row.seconds is row.training_seconds is row.error is None
     assert found.sizes == (("lead", 5),)
@@ -106,7 +107,7 @@ def test_errors_are_those_of_the_hook() -> None:
 @pytest.mark.parametrize("rank", [1, 4, 16])
 def test_errors_are_those_of_the_best_factors(rank: int) -> None:
     """Against a singular value decomposition."""
-    array = np.random.default_rng(0).standard_normal((16, 20)) * np.geomspace(1, 0.01, 20)
+    array = normal(16, 20) * np.geomspace(1, 0.01, 20)
     squares = np.linalg.svd(array, compute_uv=False) ** 2
     dense = tn.layer("y[b,o] = tanh(x[b,i] * A[o,i])", inputs="x", i=20, o=16)
 
@@ -154,7 +155,7 @@ def test_a_graph_as_baseline_is_a_row_more() -> None:
 def test_what_is_timed_is_the_graph_and_its_gradients(
     backend: str, runs: list[dict[str, Callable[[], Any]]]
 ) -> None:
-    x = np.random.default_rng(1).standard_normal((5, 4, 6)).astype(np.float32)
+    x = normal(5, 4, 6, seed=1).astype(np.float32)
     layer = tn.layer("y[b,p,q] = tanh(x[b,i,j] * U[p,i] * V[q,j])", inputs="x", i=4, j=6, p=3, q=2)
     found = tn.sweep({"layer": layer}, backend=backend, training=True, seed=1, b=5)
     forward, both = (each["layer"]() for each in runs)
@@ -277,7 +278,6 @@ def test_a_sweep_prints_as_a_table(swept: tn.Sweep) -> None:
 def test_a_table_fits_where_it_is_printed(swept: tn.Sweep, width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
     console.print(swept)
-    assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)

@@ -19,7 +19,7 @@ from tensornet.models.blocks import embedding
 from tensornet.models.positions import sinusoidal_positions
 from tensornet.protocol import load_backend
 
-from .conftest import covered, examples, parameters_of, those_of
+from .conftest import covered, examples, normal, parameters_of, those_of
 
 # ---------------------------------------------------------------------------- Attention and what stands beside it, against NumPy in float64 written from the d
 
@@ -67,18 +67,6 @@ def test_scaled_dot_product(data: Any, shape: Any, weights: str, given_beta: boo
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_hard_attention_is_the_limit_of_soft_attention() -> None:
-    rng = np.random.default_rng(0)
-    q, k, v = rng.standard_normal((3, 2, 2, 6, 4))
-    hard = tn.compile(dot_product_attention(weights="hard"))({}, q, k, v)
-    away = [
-        abs(tn.compile(dot_product_attention(beta=beta))({}, q, k, v) - hard).max()
-        for beta in (1.0, 10.0, 1e4)
-    ]
-    assert away[0] > away[1] > away[2]
-    assert away[2] < 1e-9
-
-
 @given(st.data(), sizes, st.integers(1, 3), sizes, sizes, sizes, sizes, sizes, sizes, sizes, st.booleans())
 @examples(20)
 def test_multi_head_attention_with_widths_of_its_own(
@@ -121,7 +109,7 @@ def test_sinusoidal_positions(n: int, dim: int, past: int) -> None:
 
 
 def test_an_embedding_may_be_scaled_by_the_root_of_its_width() -> None:
-    table, t = np.random.default_rng(7).standard_normal((11, 4)), np.arange(10).reshape(2, 5)
+    table, t = normal(11, 4, seed=7), np.arange(10).reshape(2, 5)
     np.testing.assert_allclose(tn.compile(embedding(11, 4, scale=True))({"E": table}, t), 2 * table[t])
 
 

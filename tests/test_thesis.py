@@ -10,13 +10,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-from tensornet.study import load_trained, results_folder
+from tensornet.study import results_folder
 from tensornet.study import thesis as study_thesis
 from tensornet.study.arrays import load_arrays
 from tensornet.study.report import report
@@ -24,7 +22,7 @@ from tensornet.study.results import read_tensors, runs_of
 from tensornet.study.task import Recipe
 from tensornet.study.thesis import experiments, fitting, load_images, read_mnist, source_of, thesis
 
-from .conftest import needs, sampled
+from .conftest import needs, normal, sampled
 from .studies import Finished, kept, study
 from .test_data import write_mnist
 
@@ -202,7 +200,7 @@ SHAPES: dict[tuple[int, ...], tuple[Any, int, int, int]] = {
 
 
 def images_of(shape: tuple[int, ...]) -> tuple[Any, list[int]]:
-    return np.random.default_rng(0).normal(size=(6, *shape)), [0, 1, 2] * 2
+    return normal(6, *shape), [0, 1, 2] * 2
 
 
 def test_images_of_any_size_have_patches_and_windows() -> None:
@@ -222,21 +220,6 @@ def test_images_of_any_size_are_classified(shape: tuple[int, ...]) -> None:
     graph = examples.behind_standard(task.build(task.rows["tensor-4x2x2"], examples))
     run = tn.compile(graph, backend="numpy")
     assert run(tn.init(graph, seed=0), examples.train_inputs[0].numpy()).shape == (6, 3)
-
-
-def test_bytes_give_the_accuracy_of_the_report(finished: Finished) -> None:
-    """Pixels from 0 to 255 as the files hold them, into the graph and parameters of a run."""
-    folder, results, _ = finished
-    data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]
-    graph, weights = load_trained(kept(folder, "tensor-4x4x8-adam.*.safetensors"))
-    assert sum(each.numel() for each in weights.values()) == 10_602
-    module = tn.module(graph)
-    module.load_state_dict(weights)
-    images, labels = map(torch.tensor, list(read_mnist(Path(data)).values())[:2])
-    images = images[:, None]
-    assert images.dtype == torch.uint8
-    right = module(images).argmax(1) == labels
-    assert 100 * int(right.sum()) / len(right) == results[1].train_top1
 
 
 @pytest.mark.slow

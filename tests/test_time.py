@@ -140,7 +140,6 @@ def test_the_built_in_constants_stand_in_for_those_of_a_loaded_device(
     assert CPU.is_steady
     assert replace(profile, key=CPU.key, unrest=CPU.unrest) == CPU
     kept = load_profile(profile.key)
-    assert kept is not None
     assert kept.unrest == profile.unrest
     _profile_of.cache_clear()
     assert profile_of(loaded, "cpu") == profile

@@ -408,6 +408,10 @@ def test_a_slice_longer_than_its_axis_is_refused_where_a_compiler_leaves_sizes_o
         assert torch.equal(compiled(x := torch.randn(*shape, length)), module(x))
     with pytest.raises(Exception, match="a slice needs 3 positions"):
         compiled(torch.randn(*shape, 2))
+    static = torch.compile(module, backend="eager", dynamic=False)
+    for call in (module, static, lambda x: torch.export.export(module, (x,))):
+        with pytest.raises(Exception, match=r"a slice reaches over 3 positions along 't' of '[xz]', and"):
+            call(torch.randn(*shape, 2))
     dims = tuple(torch.export.Dim.AUTO for _ in (*shape, 0))
     exported = torch.export.export(module, (torch.randn(*shape, 6),), dynamic_shapes=(dims,)).module()
     assert torch.equal(exported(x := torch.randn(*shape, 4)), module(x))

@@ -30,6 +30,7 @@ from tensornet.study.training import Hardware, TrainingRun, train
 
 from .conftest import forked, needs
 from .differential import by_numpy
+from .networks import Calling, replica_of
 from .studies import study
 from .test_calls import ATTENTION
 
@@ -180,13 +181,6 @@ def test_compiled_and_exported_whole() -> None:
     assert not torch.allclose(module(x), expected, atol=1e-6)
 
 
-def test_a_module_moves_and_converts_with_its_blocks() -> None:
-    module, (x, _) = tn.module(encoder(), seed=0), data()
-    expected = module(x)
-    assert torch.allclose(module.double()(x.double()).float(), expected, atol=1e-5)
-    assert torch.allclose(module.to(torch.bfloat16)(x.bfloat16()).float(), expected, atol=0.1)
-
-
 def test_dropout_inside_a_block_goes_by_the_mode_of_its_module() -> None:
     module, (x, _) = tn.module(encoder(dropout=0.5), seed=0), data()
     module.eval()
@@ -234,11 +228,6 @@ def test_what_replaces_a_block_is_not_filled_with_its_tensors() -> None:
     assert module(torch.ones(2, 3, dtype=torch.float64)).dtype == torch.float64
 
 
-class _Twice(torch.nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return 2 * weight
-
-
 @pytest.mark.parametrize("path", ["blocks.1.mlp", "head"])
 @pytest.mark.parametrize("how", ["parametrized", "pruned", "normalised"])
 def test_a_parameter_may_be_made_of_others(path: str, how: str) -> None:
@@ -246,7 +235,7 @@ def test_a_parameter_may_be_made_of_others(path: str, how: str) -> None:
     values = {name: each.detach().clone() for name, each in module.named_parameters()}
     owner = module.get_submodule(path)
     if how == "parametrized":
-        parametrize.register_parametrization(owner, "W", _Twice())
+        parametrize.register_parametrization(owner, "W", Calling(lambda _, weight: 2 * weight))
     elif how == "pruned":
         prune.l1_unstructured(owner, "W", amount=0.5)
     else:
@@ -262,15 +251,9 @@ def test_a_parameter_may_be_made_of_others(path: str, how: str) -> None:
 def test_a_replica_computes_with_its_own_parameters() -> None:
     module, (x, _) = tn.module(encoder(), seed=0), data()
     module(x)
-    made = {each: each._replicate_for_data_parallel() for each in module.modules()}
-    for each, replica in made.items():
-        for name, child in each._modules.items():
-            setattr(replica, name, made[child])
-        for name, parameter in each._parameters.items():
-            setattr(replica, name, 2 * parameter)
     doubled = {name: 2 * each for name, each in module.named_parameters()}
     expected = tn.compile(module.graph, backend="torch")(doubled, x)
-    torch.testing.assert_close(made[module](x), expected)
+    torch.testing.assert_close(replica_of(module, 2)(x), expected)
 
 
 def test_a_module_of_a_recurrence_along_two_axes() -> None:

@@ -19,7 +19,7 @@ from tensornet import models
 from tensornet.models.positions import CONVENTIONS
 from tensornet.models.tensor_swin import PARTS, contraction, tensor_window_attention
 
-from .conftest import covered, exact_perceiver, examples, parameters_of, randomized, sampled
+from .conftest import covered, exact_perceiver, examples, normal, parameters_of, randomized, sampled
 
 # ---------------------------------------------------------------------------- Swin (spec A8, A11)
 
@@ -126,7 +126,7 @@ def test_windows_against_their_definition(kind: str, grid: tuple[Any, int, tuple
     graph = models.swin(image, 2, 4, depths, heads, 3, window=window, ratio=2, **KINDS[kind])
     parameters = tn.to_backend(parameters_of(graph), "torch")
     assert sum(array.numel() for array in parameters.values()) == tn.parameter_count(graph)
-    x = torch.randn(2, 3, *image, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 3, *image, dtype=torch.float64)
     expected = by_the_definition(parameters, x, depths, heads, kind, window)
     found = tn.compile(graph, backend="torch")(parameters, x)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
@@ -187,7 +187,7 @@ def test_one_mode_is_ordinary_window_attention(
     ours = {f"{name}{n}": np.ones((1, 1)) for name in "QKV" for n in (2, 3)}
     ours |= {f"{name.upper()}1": parameters[f"W{name}"] for name in "qkv"}
     ours |= {"B": parameters["B"].reshape(15, heads, 1, 1)}
-    x = np.random.default_rng(0).standard_normal((2, *grid, dim))
+    x = normal(2, *grid, dim)
     np.testing.assert_allclose(
         tn.compile(tensor)(ours, x), tn.compile(dense)(parameters, x), rtol=1e-9, atol=1e-11
     )
@@ -212,7 +212,7 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     swin = models.swin((6, 18), 2, 8, (2, 2), (2, 4), 3, window=4, **windows)
     assert tn.parameter_count(graph) == tn.parameter_count(swin)
     parameters = parameters_of(swin)
-    x = np.random.default_rng(0).standard_normal((2, 3, 6, 18))
+    x = normal(2, 3, 6, 18)
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
@@ -237,7 +237,7 @@ def test_two_stages_against_their_equations(is_projected: bool) -> None:
         z = contracted(z, *(p[f"{name}.U{n}"] for n in (1, 2, 3)))
         return z + p[f"{name}.bias"].reshape(z.shape[3:]) if f"{name}.bias" in p else z
 
-    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4))
+    x = normal(2, 3, 4, 4)
     z = x.reshape(2, 3, 2, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1)  # b, rows, columns, then a patch
     z = contracted(z, *(p[f"patches.V{n}"] for n in range(3))) + p["patches.bias"].reshape(2, 1, 3)
     z = normed(z, "patches.norm")
@@ -301,7 +301,7 @@ def test_the_formula_of_symbolic_sizes() -> None:
 
 def test_the_head_of_fine_tuning_starts_at_exactly_zero() -> None:
     graph = models.vit(8, 4, 8, 1, 2)
-    x = np.random.default_rng(0).standard_normal((3, 3, 8, 8))
+    x = normal(3, 3, 8, 8)
     assert np.all(tn.compile(graph)(tn.init(graph, dtype="float64"), x) == 0)
     pretrained = models.vit(8, 4, 8, 1, 2, head="mlp")
     assert np.all(tn.compile(pretrained)(tn.init(pretrained, dtype="float64"), x).std(0) > 0)
@@ -317,7 +317,7 @@ def test_positions_on_another_grid(
     old: tuple[int, int], new: tuple[int, int], convention: str, cls: bool
 ) -> None:
     """Against torch, whose options are those of the implementations in the wild."""
-    positions = np.random.default_rng(0).standard_normal((old[0] * old[1] + cls, 3))
+    positions = normal(old[0] * old[1] + cls, 3)
     found = tn.compile(models.resize_positions(old, new, convention=convention, class_token=cls))(
         {}, positions
     )
@@ -334,7 +334,7 @@ def test_positions_on_another_grid(
 
 def test_the_default_convention_is_the_originals() -> None:
     """The original code zooms with scipy at order 1."""
-    positions = np.random.default_rng(1).standard_normal((1 + 7 * 7, 4))
+    positions = normal(1 + 7 * 7, 4, seed=1)
     found = tn.compile(models.resize_positions(7, 12))({}, positions)
     expected = scipy.ndimage.zoom(positions[1:].reshape(7, 7, 4), (12 / 7, 12 / 7, 1), order=1)
     np.testing.assert_allclose(found[1:], expected.reshape(-1, 4), atol=1e-12)
@@ -391,7 +391,7 @@ def test_sharing(repeats: int, cross: int, share: str, latent: str) -> None:
 @examples(15)
 def test_fourier_features(shape: list[int], channels: int, bands: int) -> None:
     """§3.2, entry by entry: audio, images, video."""
-    x = np.random.default_rng(0).standard_normal((2, channels, *shape))
+    x = normal(2, channels, *shape)
     found = tn.compile(models.fourier_features(shape, channels, bands=bands))({}, x)
     expected = np.empty((2, math.prod(shape), channels + len(shape) * (2 * bands + 1)))
     for at, index in enumerate(np.ndindex(*shape)):
@@ -525,7 +525,6 @@ def test_inputs_and_decoders_of_transformers(name: str) -> None:
     import torch
     from transformers.models.perceiver import modeling_perceiver as reference
 
-    torch.manual_seed(0)
     model, x = _perceiver_models(reference)[name]
     model, x = randomized(model, torch.float64), x.double() if x.is_floating_point() else x
     keep = torch.tensor([[1] * x.shape[1], [1, 1, 0] + [1] * (x.shape[1] - 3)])
