@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet import models
 
 from .conftest import bert, normal, parameters_of
-from .networks import Calling
+from .networks import Calling, turned
 
 FORMS = ("low_rank", "kronecker", "tt", "tucker", "blocktt")
 GRAPH = models.vit(16, 4, 32, 2, 4, 64, 10)
@@ -52,7 +52,6 @@ def test_a_graph_with_adapters_starts_as_it_was_and_merges(method: str) -> None:
 
 def net() -> tuple[Any, torch.Tensor]:
     """Two linear layers around a nonlinearity, and an input."""
-    torch.manual_seed(0)
     parts = {"one": nn.Linear(12, 16), "tanh": nn.Tanh(), "two": nn.Linear(16, 8, bias=False)}
     return nn.Sequential(OrderedDict(parts)).double(), torch.randn(5, 12, dtype=torch.float64)
 
@@ -68,7 +67,6 @@ def stepped(module: Any, x: torch.Tensor, steps: int, rate: float = 0.1) -> None
 
 def moved(module: Any) -> Any:
     """The module with adapters that do something."""
-    torch.manual_seed(1)
     for each in module.parameters():
         if each.requires_grad:
             each.data.normal_(std=0.3)
@@ -391,15 +389,7 @@ def test_an_adapted_network_of_transformers_is_saved_and_read(tmp_path: Path) ->
     torch.testing.assert_close(read(tokens).logits, adapted(tokens).logits)
 
 
-def test_what_is_copied_and_unpickled_is_of_the_same_kind() -> None:
-    """An embedding that pads, and a layer of transformers whose weight is turned."""
-    from transformers.pytorch_utils import Conv1D
-
-    x, tokens = torch.ones(2, 16), torch.tensor([0, 3, 7])
-    turned = tn.adapt(torch.nn.Sequential(Conv1D(32, 16)), "*", rank=2)
-    padded = torch.nn.Sequential(torch.nn.Embedding(50, 32, padding_idx=3))
-    small: Any = tn.compress(padded, parameters=0.3).model
-    for network, given in ((turned, x), (small, tokens)):
-        for made in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-            torch.testing.assert_close(made(given), network(given), rtol=0, atol=0)
-    torch.testing.assert_close(copy.deepcopy(small)[0].weight, small[0].weight, rtol=0, atol=0)
+def test_a_layer_of_transformers_with_an_adapter_is_copied() -> None:
+    network, x = tn.adapt(nn.Sequential(turned(32, 16)), "*", rank=2), torch.ones(2, 16)
+    for made in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        torch.testing.assert_close(made(x), network(x), rtol=0, atol=0)

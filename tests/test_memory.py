@@ -413,6 +413,7 @@ def test_memory_of_a_result_is_used_again_when_nothing_holds_it() -> None:
     assert third.data_ptr() == place
     assert torch.equal(third, expected)
     assert third.data_ptr() % 64 == 0
+    assert forward(params, x).data_ptr() != place
 
 
 def test_zeros_in_memory_that_was_written_to_are_zeros() -> None:

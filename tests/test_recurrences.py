@@ -22,7 +22,7 @@ from tensornet.scan.kernels import select_associative_scan, select_parallel_form
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .conftest import normal, parameters_of, sampled
+from .conftest import cases, normal, parameters_of, sampled
 from .differential import by_numpy, drawn
 from .programs import titled
 from .test_gradients import check
@@ -126,14 +126,7 @@ def test_the_derivative_of_running_products_is_right_with_zeros(zeros: list[int]
 
 # ---------------------------------------------------------------------------- without a loop, and with less memory
 
-LINEAR = {
-    "from zero": "h[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
-    "from a start": "h[b,-1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
-    "a sum": "h[b,-1,n] = s[b,n]\nh[b,t,n] = h[b,t-1,n] + u[b,t,n] * a[b,t,n]",
-    "from the end": "h[b,+1,n] = s[b,n]\nh[b,t,n] = u[b,t,n] - a[b,t,n] * h[b,t+1,n]",
-    "a product": "h[b,+1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t+1,n]",
-    "in several lines": "k[b,t,n] = a[b,t,n] * h[b,t-1,n]\nh[b,t,n] = (k[b,t,n] + u[b,t,n]) * 0.5\ny[b,t] = h[b,t,n]*h[b,t,n]",
-}
+LINEAR = dict(cases("linear recurrences"))
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -354,8 +347,7 @@ def test_states_come_in_and_go_out(kind: Any) -> None:
     with torch.no_grad():
         y, last = module(x, first if len(first) > 1 else h)
         found = tn.compile(graph, backend="torch")(parameters, x, *first)
-    for one, other in zip(found, (y, *(last if len(first) > 1 else (last,))), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found, (y, *(last if len(first) > 1 else (last,))), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("form", ["tt", "blocktt", "cp", "low_rank"])
