@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import cli
-from tensornet.language.expression import subexpressions
 from tensornet.ops.table import FUNCTIONS, SUM
 
 from .conftest import cases, normal, rows
@@ -298,7 +297,7 @@ def test_every_function_reads_as_it_is_listed(row: Any) -> None:
         tn.layer(f"y[{left}] = {form}", inputs=operands, **sizes).equations[-1],
         tn.layer(row.shown.equation, inputs=shown).equations[-1],
     ):
-        assert row.name in [getattr(part, "function", "sum") for part in subexpressions(equation.right)]
+        assert row.name in [getattr(part, "function", "sum") for part in equation.right.subexpressions]
 
 
 def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

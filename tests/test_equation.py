@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.display import in_bytes
 from tensornet.language.equation import Equation, einstein
-from tensornet.language.expression import Contraction, Expression, show, subexpressions
+from tensornet.language.expression import Contraction, Expression, show
 from tensornet.language.parser import parse_block, read_size
 from tensornet.sizes import solve_size
 
@@ -117,7 +117,7 @@ def sums(expression: Expression) -> dict[str, tuple[str, ...]]:
     """What each sum runs over, under the printed product it is a sum of."""
     return {
         " * ".join(show(factor) for factor in part.factors): part.summed
-        for part in subexpressions(expression)
+        for part in expression.subexpressions
         if isinstance(part, Contraction) and part.summed
     }
 

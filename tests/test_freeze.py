@@ -23,7 +23,7 @@ from tensornet.codegen.context import CodegenContext
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.cost_model import default_profile
-from tensornet.language.expression import Ref, axes_of_index
+from tensornet.language.expression import Ref
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
@@ -77,7 +77,7 @@ def test_a_weight_is_made_to_lie_as_its_product_reads_it() -> None:
     graph = tn.models.linear((8, 8, 16), (8, 8, 16), factorization="kronecker", rank=0.2)
     plan = tn.plan(tn.freeze(graph, drawn(graph)), backend="torch", profile=CPU, lead=64)
     way = plan.steps[0].arrangement
-    made = [axes_of_index(step.equation.left) for step in plan.once]
+    made = [step.equation.kept for step in plan.once]
     *_, weight = (axes for axes in made if len(axes) == 6)
     assert weight == (*way.columns, *way.summed)
 
@@ -446,7 +446,7 @@ def test_nothing_as_large_as_the_batch_is_copied_where_products_can_go_around() 
     module(x)
     steps = steps_back(module)
     copied = [step.equation for step in steps if isinstance(step.equation.right, Ref)]
-    assert not any("lead" in axes_of_index(equation.left) for equation in copied)
+    assert not any("lead" in equation.kept for equation in copied)
     assert sum(step.arrangement is not None and step.arrangement.added == ("lead",) for step in steps) >= 1
     assert all(step.arrangement.batch == ("lead",) for step in steps if step.arrangement.added)
 

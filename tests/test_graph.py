@@ -406,6 +406,26 @@ def test_a_reading_that_is_likely_not_meant_is_told_once(text: str, message: str
     assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
 
 
+@pytest.mark.parametrize(
+    ("value", "axis"),
+    [
+        ("where(index(i) >= j, x[i,j], 0)", "j"),
+        ("x[i,j] * exp(-(i - j)**2)", "i"),
+        ("x[i,j] * exp(-abs(j - i))", "j"),
+        ("where(index(i) == i - 1, x[i,j], 0)", ""),
+        ("where(index(i) + j - i >= index(j), x[i,j], 0)", ""),
+        ("x[i,j] * (i + j)**2 / (i - 1)", ""),
+    ],
+)
+def test_the_size_of_an_axis_where_positions_are_likely_meant_is_told(value: str, axis: str) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tn.layer(f"y[i,j] = {value}", inputs="x")
+    assert [str(each.message).partition(" is the size of this axis here")[0] for each in told] == [
+        f"'{axis}'"
+    ] * bool(axis)
+
+
 # ---------------------------------------------------------------------------- sums that a slip makes
 
 

@@ -96,7 +96,7 @@ def _in_order(each: Node, dims: Sequence[int]) -> Node:
 def _masked(each: Node) -> Node:
     """A random node as a choice by a mask of truth values; the mask is drawn from ones."""
     operand, *rest = each.operands
-    axes = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
+    axes = tuple(map(along, dict.fromkeys(operand.axes)))
     one = node(CONVERSIONS[Element.NUMBER], {}, [Operand(number(1))])
     ones = Operand(node("copy", each.sizes, [Operand(one)], axes), axes)
     drawn = Operand(node(each.op, each.sizes, [ones, *rest], axes, None, (), each.options), axes)
@@ -220,11 +220,11 @@ class _Products:
         another entry has its axes too, as in `U[k % 2,n+k]`: both move together.
         """
         for at, partner in itertools.permutations(range(len(factors)), 2):
-            operand, other = factors[at], {*axes_of(factors[partner].reads)}
+            operand, other = factors[at], {*factors[partner].axes}
             windows: Windows = {}
             for entry, length in self._windows(operand, sizes).items():
                 beside = axes_of(tuple(each for each in operand.reads if each is not entry))
-                if {*axes_of((entry,))}.isdisjoint((*other, *beside)):
+                if {*entry.axes}.isdisjoint((*other, *beside)):
                     windows[entry] = length
             tensor = Windowed(*operand, {})
             if self.readers[operand.node] == 1:
@@ -243,7 +243,7 @@ class _Products:
     ) -> bool:
         """Whether remaining windows are summed over, and the product is smaller than the tensor and all windows."""
         plain = tensor.plainly(windows)
-        own, remaining = {*axes_of(plain.reads)} & sizes.keys(), self._windows(plain, tensor.sized(sizes))
+        own, remaining = {*plain.axes} & sizes.keys(), self._windows(plain, tensor.sized(sizes))
         left = [{axis for axis, _ in entry.terms} for entry in remaining]
         if own.isdisjoint(other) or any(len(axes & outside) > 1 for axes in left):
             return False

@@ -13,13 +13,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..frontend.elaborate_ir import Expressions, NodeRule, scalar_expression
+from ..frontend.elaborate_ir import Expressions, NodeRule
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import postorder
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, axes_of_dims, dim_size
-from ..ir.equations import JOINED
+from ..ir.equations import JOINED, options_of, scalar_expression
 from ..ir.naming import fitting, is_negative, reach, told
 from ..ir.node import (
     Affine,
@@ -46,7 +46,7 @@ from ..ir.positions import apart
 from ..language.affine import ZERO
 from ..language.canonical import folded, spread
 from ..language.equation import Equation
-from ..language.expression import Expression, Literal, Ref, Taken, free_axes, numbered
+from ..language.expression import Expression, Literal, Ref, Taken, numbered
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
@@ -356,7 +356,7 @@ class Cotangents:
         if any(_is(factor.node, 0) for factor in part.factors):
             return
         factors = [factor for factor in part.factors if not _is(factor.node, 1)]
-        there = {axis for factor in factors for axis in axes_of(factor.reads)}
+        there = {axis for factor in factors for axis in factor.axes}
         whole = {d for d in range(len(part.reads)) if _is_whole(part, d, self.same)}
         dims = [d for d in range(len(part.reads)) if d not in whole or there & _axes(part, d)]
         dims.sort(key=lambda d: d != self.along.get(part.node))
@@ -416,7 +416,7 @@ def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
 
 
 def _axes(part: Part, d: int) -> set[Axis]:
-    return {*axes_of((part.reads[d],))}
+    return {*part.reads[d].axes}
 
 
 def _is_whole(part: Part, d: int, same: Callable[[Size, Size], bool]) -> bool:
@@ -441,7 +441,7 @@ def _direct(part: Part, factors: Sequence[Operand], dims: Sequence[int]) -> Term
 def _made(part: Part, factors: Sequence[Operand], dims: Sequence[int], whole: Container[int]) -> Node:
     """The product of factors, written where the tensor is read."""
     axes = {
-        d: tuple(axes_of((part.reads[d],))) for d in dims if d in whole
+        d: tuple(part.reads[d].axes) for d in dims if d in whole
     }  # the length of the tensor, in sizes of these axes
     result = tuple(row_major(axes[d], part.sizes) if d in axes else part.reads[d] for d in dims)
     lengths = {d: product(part.sizes[axis] for axis in own) for d, own in axes.items()}
@@ -502,7 +502,7 @@ def cotangents(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
             if found is None:
                 continue
             factors, around = (found,), [*axes_of(each.result)]
-        there = {*axes_of(operand.reads), *(axis for factor in factors for axis in axes_of(factor.reads))}
+        there = {*operand.axes, *(axis for factor in factors for axis in factor.axes)}
         alike = tuple(axis for axis in dict.fromkeys(around) if axis not in there)
         yield Part(operand.node, operand.reads, factors, sizes, alike)
 
@@ -529,17 +529,17 @@ def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
     sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
     before: Size = 0
     for operand, axis in zip(each.operands, own, strict=True):
-        has = axis in axes_of(operand.reads)
+        has = axis in operand.axes
         if operand.node in active:
             factor = gradient
-            if has and joined in axes_of(gradient.reads):
+            if has and joined in gradient.axes:
                 factor = _piece(gradient, joined, axis, before, sizes)
             elif not has:
-                is_inside = joined in axes_of(gradient.reads) and along(joined) not in gradient.reads
+                is_inside = joined in gradient.axes and along(joined) not in gradient.reads
                 whole = apart(gradient, sizes) if is_inside else gradient
                 here = substitute(whole.reads, {joined: Affine((), before)})
                 factor = Operand(whole.node, here)
-            there = {*axes_of(operand.reads), *axes_of(factor.reads), joined}
+            there = {*operand.axes, *factor.axes, joined}
             alike = tuple(a for a in axes_of(each.result) if a not in there)
             yield Part(operand.node, operand.reads, (factor,), sizes, alike)
         before = before + (sizes[axis] if has else 1)
@@ -556,7 +556,7 @@ def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Map
 
 
 def _axis(entry: Any) -> Axis:
-    (axis,) = axes_of((entry,))
+    (axis,) = entry.axes
     return axis
 
 
@@ -572,11 +572,11 @@ def _of_function(each: Node, n: int, gradient: Operand) -> Operand | None:
     pairs = zip(OPERANDS, each.operands, strict=False)
     meaning: dict[str, Expression] = {letter: rule.ref(f"${letter}", operand) for letter, operand in pairs}
     meaning |= {name: Literal(value) for name, value in row.options}
-    meaning |= {name: scalar_expression(value) for name, value in each.options if name in dict(row.options)}
+    meaning |= {name: value for name, (value,) in options_of(each) if name in dict(row.options)}
     if row.axes == "moved":
         found = g
         for place, axis in enumerate(rule.over):
-            if axis in free_axes(found):
+            if axis in found.free_axes:
                 amounts = {name: scalar_expression(each.attributes[f"{name}{place}"]) for name in row.amounts}
                 found = parse_rule(row.gradient(n), {**meaning, **amounts, "g": found}, (axis,))
     else:

@@ -26,7 +26,6 @@ from ..graph.leaves import Leaf, called_last, scoped, told_apart
 from ..graph.shape_inference import Axis, dim_size
 from ..ir.node import Node, cast, leaf, rebuilt
 from ..language.equation import Equation
-from ..language.expression import is_random
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..scan.cut import State, put_together
@@ -97,7 +96,7 @@ def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
         call.results[0]
         for call in graph.calls
         if changing.intersection(call.results)
-        and not any(is_random(equation.right) for part in call.graph.parts for equation in part.own)
+        and not any(equation.right.is_random for part in call.graph.parts for equation in part.own)
     )
 
 

@@ -25,13 +25,11 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
-    is_scalar,
     rename,
-    rewrite,
     scalar_value,
     show,
 )
-from ..ops.record import Left, axes_in, layout_of, left_of, names_in
+from ..ops.record import Left, axes_in, left_of, names_in
 from ..ops.record import extent as size_along
 from ..ops.table import FUNCTIONS, Function
 from ..planning.plans import Plan, Step
@@ -193,7 +191,7 @@ class CodegenContext:
     def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
         """An operand with one dimension for each group. An empty group has size 1 with `ones`, else no dimension."""
         text, present = self.names[ref.name], tuple(tuple(group) for group in groups if group)
-        order, filled = view_order(layout_of(ref), present), ones and len(present) < len(groups)
+        order, filled = view_order(ref.layout, present), ones and len(present) < len(groups)
         if order is None:
             flat = flatten(present)
             text = self.turned(ref, flat) or self.permuted(ref, flat)
@@ -214,7 +212,7 @@ class CodegenContext:
 
     def turned(self, ref: Ref, axes: tuple[str, ...]) -> str | None:
         """A transposed matrix, if an order is the layout with its first axes last: libraries copy that fastest."""
-        layout = layout_of(ref)
+        layout = ref.layout
         at = layout.index(axes[0]) if axes else 0
         if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
             return None
@@ -223,17 +221,17 @@ class CodegenContext:
     def copied(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group, laid out in their order."""
         order = flatten(tuple(groups))
-        if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
+        if view_order(ref.layout, tuple(groups)) is None and any(len(group) > 1 for group in groups):
             return self.view(ref, groups)  # merging the axes copies
         matrix = self.turned(ref, order)
         if matrix is not None:
             return self._grouped(self.op("contiguous", matrix), ref, groups)
         text = self.view(ref, groups)
-        return text if layout_of(ref) == order else self.op("contiguous", text)
+        return text if ref.layout == order else self.op("contiguous", text)
 
     def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group: of full size, or of size 1 if it has no axis of the group."""
-        layout, sizes = layout_of(ref), self.label_sizes(ref)
+        layout, sizes = ref.layout, self.label_sizes(ref)
         own = [tuple(axis for axis in group if axis in layout) for group in groups]
         full = [group if part else () for part, group in zip(own, groups, strict=True)]
         text = self.view(ref, own, ones=True)
@@ -247,7 +245,7 @@ class CodegenContext:
 
     def atomic(self, ref: Ref) -> str:
         """An operand with one dimension for each axis, in the order of its layout."""
-        return self.permuted(ref, layout_of(ref))
+        return self.permuted(ref, ref.layout)
 
     def permuted(self, ref: Ref, axes: Sequence[str]) -> str:
         """An operand with one dimension for each axis, in the order given."""
@@ -261,7 +259,7 @@ class CodegenContext:
         """An operand that broadcasts to the result: axes in the same order, size 1 where an axis is missing."""
         if ref.index == left or not ref.index:
             return self.names[ref.name]
-        layout = layout_of(ref)
+        layout = ref.layout
         behind = itertools.dropwhile(lambda axis: axis not in layout, axes_in(left))
         return self.view(ref, [(axis,) if axis in layout else () for axis in behind], ones=True)
 
@@ -292,14 +290,13 @@ class CodegenContext:
             line = made[part.name]
             names = {str(old): str(new) for old, new in zip(line.left, part.index, strict=True)}
             plain = all(isinstance(each, str) for each in (*line.left, *part.index))
-            return rewrite(rename(line.right, names), change) if plain else part
+            return rename(line.right, names).rewrite(change) if plain else part
 
         return show(change(Ref(name, made[name].left))) if name in made else name
 
     # ---- numbers
 
     reached = staticmethod(reached)
-    is_number = staticmethod(is_scalar)
 
     def scalar(self, expression: Expression) -> str:
         """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
@@ -335,7 +332,7 @@ class CodegenContext:
     @staticmethod
     def value(expression: Expression) -> int | float | complex | None:
         """The value of a number; nothing for a tensor, or if a size in it is open."""
-        return scalar_value(expression) if is_scalar(expression) else None
+        return scalar_value(expression) if expression.is_scalar else None
 
     @staticmethod
     def integer(expression: Expression) -> int:
@@ -357,7 +354,7 @@ class CodegenContext:
         match expression:
             case Ref():
                 return self.aligned(expression, left)
-            case _ if is_scalar(expression):
+            case _ if expression.is_scalar:
                 return self.scalar(expression)
             case Contraction(factors, ()):
                 return product_source(factors, inner)
@@ -371,7 +368,7 @@ class CodegenContext:
                 return spelled(self, expression, left)
             case Call(function, arguments):
                 operands = list(map(inner, arguments))
-                if FUNCTIONS[function].random and is_scalar(arguments[0]):  # it draws for each element
+                if FUNCTIONS[function].random and arguments[0].is_scalar:  # it draws for each element
                     operands[0] = self.number(arguments[0])
                 return self._applied(expression, operands)
         raise AssertionError(show(expression))

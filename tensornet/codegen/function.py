@@ -19,7 +19,7 @@ from ..errors import ShapeError
 from ..graph.element_types import of_leaf, of_leaves
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh, is_scalar
+from ..language.expression import ELLIPSIS, Call, Expression, Ref, fresh
 from ..ops.pointwise import WHERE
 from ..ops.record import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
@@ -176,7 +176,7 @@ def _views_of(plan: Plan, leaves: set[str]) -> set[str]:
     for step in plan.steps:
         if isinstance(step, Step):
             may = _may_be_view(step.equation.right) and not found.isdisjoint(step.reads)
-            found.update(step.defines if may or is_scalar(step.equation.right) else ())
+            found.update(step.defines if may or step.equation.right.is_scalar else ())
         elif not found.isdisjoint(step.operands):
             given = zip(step.plan.graph.inputs, step.operands, strict=True)
             inside = _views_of(step.plan, {leaf.name for leaf, name in given if name in found})

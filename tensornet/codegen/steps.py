@@ -9,19 +9,9 @@ from ..contraction.pairs import Strategy
 from ..device.cost_model import MAPPED
 from ..dtypes import Element, itemsize
 from ..language.affine import is_descending, reached
-from ..language.expression import (
-    Call,
-    Contraction,
-    Index,
-    Ref,
-    axes_of_index,
-    free_axes,
-    is_computed_index,
-    is_scalar,
-    option_axes,
-)
+from ..language.expression import Call, Contraction, Index, Ref, axes_of_index, is_computed_index
 from ..language.patterns import pattern_of
-from ..ops.record import Left, layout_of, names_in
+from ..ops.record import Left, names_in
 from ..ops.record import extent as size_along
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
@@ -51,7 +41,7 @@ def write_step(context: CodegenContext, step: Step) -> str:
             return context.op("contiguous", text) if own else text
         case Call(function) as call if FUNCTIONS[function].axes != "none":
             return _along_axes(context, call, left)
-        case expression if is_scalar(expression):
+        case expression if expression.is_scalar:
             return context.number(expression)
         case expression:
             return context.render(expression, left)
@@ -65,11 +55,11 @@ def _is_whole(ref: Ref) -> bool:
 
 def _overlaps(entry: Index) -> bool:
     """Whether an entry reads windows, which share memory."""
-    return is_computed_index(entry) and not isinstance(entry, Ref) and len(free_axes(entry)) > 1
+    return is_computed_index(entry) and not isinstance(entry, Ref) and len(entry.free_axes) > 1
 
 
 def _places(ref: Ref, axes: Sequence[str]) -> list[int]:
-    layout = layout_of(ref)
+    layout = ref.layout
     return [layout.index(axis) for axis in axes]
 
 
@@ -97,9 +87,9 @@ def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
     """A kernel, the user's own or a template, of operands with one dimension per axis of its equation."""
     function, refs = FUNCTIONS[call.function], cast("tuple[Ref, ...]", call.arguments)
     pattern = pattern_of(function.computes[0])
-    groups = pattern.groups([layout_of(ref) for ref in refs])
+    groups = pattern.groups([ref.layout for ref in refs])
     given = [
-        context.view(ref, [groups[axis] for axis in axes_of_index(tensor.index)], ones=True)
+        context.view(ref, [groups[axis] for axis in tensor.free_axes], ones=True)
         for ref, tensor in zip(refs, pattern.tensors, strict=True)
     ]
     told = context.options(call)
@@ -148,7 +138,7 @@ def _made(context: CodegenContext, call: Call) -> str:
 def _moved(context: CodegenContext, call: Call) -> str:
     """A function that moves elements along the axes that its keywords name."""
     (ref,) = cast("tuple[Ref]", call.arguments)
-    named = {name: values for name, values in call.options if name in option_axes(call)}
+    named = {name: values for name, values in call.options if name in call.option_axes}
     details = context.options(call)
     for n, amount in enumerate(FUNCTIONS[call.function].amounts):
         details[amount] = tuple_source(context.integer(values[n]) for values in named.values())
@@ -223,7 +213,7 @@ def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     """The slice of a dimension, as it is written between brackets."""
     if isinstance(entry, int):
         return str(entry)
-    if not is_computed_index(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
+    if not is_computed_index(entry) or isinstance(entry, Ref) or len(entry.free_axes) > 1:
         return ":"
     (axis, by), _, first = reached(entry)
     if by < 0:  # of the dimension in the opposite order
@@ -239,7 +229,7 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
     """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
     text, dimensions = _diagonals(context, text, dimensions)
     entries = [entry for entry, _ in dimensions]
-    inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
+    inside = {axis for each in entries if isinstance(each, Ref) for axis in each.layout}
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
     if not picked:
         return context.in_order(text, tuple(map(str, entries)), left)
@@ -293,7 +283,7 @@ def _gathered_along(
     if "gather" not in context.backend.templates or len(looked) != 1 or len(set(entries)) < len(entries):
         return None
     ((at, ref),) = looked
-    inside, others = layout_of(ref), [*entries[:at], *entries[at + 1 :]]
+    inside, others = ref.layout, [*entries[:at], *entries[at + 1 :]]
     made = [axis for axis in inside if axis not in entries]
     if len(made) > 1 or len(inside) == len(made) or (not made and not {*inside}.issuperset(others)):
         return None
@@ -322,7 +312,7 @@ def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str
         terms.append(term if stride == 1 else f"{term} * ({context.size(stride)})")
     text = " + ".join(terms)
     (entry, _), *others = dimensions
-    if not others and isinstance(entry, Ref) and layout_of(entry) == axes:
+    if not others and isinstance(entry, Ref) and entry.layout == axes:
         return text
     return context.op("broadcast", f"({text})", shape=context.shape(context.sizes[axis] for axis in axes))
 
@@ -343,7 +333,7 @@ def _product(context: CodegenContext, product: Multiplied, way: Strategy, left: 
         case "multiply":
             return f"{context.aligned(a, left)} * {context.aligned(b, left)}"
         case "sum":
-            order = layout_of(b if way.swapped else a)
+            order = (b if way.swapped else a).layout
             text = f"({context.aligned(a, order)} * {context.aligned(b, order)})"
             return context.op("sum", text, axes=tuple_source(map(order.index, way.summed)))
         case "linear":
@@ -374,7 +364,7 @@ def _matrix(
     context: CodegenContext, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> str:
     """An operand as one matrix per position of the batch. One without batch axes is broadcast."""
-    layout = layout_of(ref)
+    layout = ref.layout
     own = tuple(axis for axis in batch if axis in layout)
     if own or not batch:
         text = context.view(ref, [own, outer, inner], ones=bool(batch))

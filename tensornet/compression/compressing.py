@@ -294,7 +294,7 @@ class _Network:
         for name, at in places.items():
             columns = at[0].dims if at else ()
             kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
-            read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
+            read = [(each.line, set(each.around) - {*each.weight.free_axes}) for each in at]
             rows = 0
             for line, axes in read or _looked_up(whole, name):
                 scope = whole.scope(line)

@@ -15,18 +15,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import dim_size, index_of
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    is_scalar,
-    parts_of,
-    show_index,
-    subexpressions,
-    terms_in,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, show_index, terms_in
 from ..ops.along_axes import PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
@@ -169,11 +158,11 @@ def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str) -> tuple
 def _operations(right: Expression) -> str:
     """The operations of an equation: the functions that it applies to tensors, and the axes that it sums."""
     summed, called, products = dict[str, None](), dict[str, None](), False
-    for part in subexpressions(right):
-        if isinstance(part, Contraction) and not is_scalar(part):
+    for part in right.subexpressions:
+        if isinstance(part, Contraction) and not part.is_scalar:
             summed.update(dict.fromkeys(part.summed))
-            products |= sum(not is_scalar(each) for each in part.factors) > 1
-        elif isinstance(part, Call) and not (is_scalar(part) or is_step(part) or part.function == INDEX.name):
+            products |= sum(not each.is_scalar for each in part.factors) > 1
+        elif isinstance(part, Call) and not (part.is_scalar or is_step(part) or part.function == INDEX.name):
             row = FUNCTIONS[part.function]
             over = f"[{','.join(part.axes)}]" if part.axes else ""
             called["÷" if row.name == "reciprocal" else row.infix or f"{row.name}{over}"] = None
@@ -218,7 +207,7 @@ def _shifted(part: Expression, by: Mapping[str, int]) -> Iterator[tuple[str, str
     if isinstance(part, Ref):
         entries = (f"{each}{by[each]:+d}" if each in by else each for each in part.index)  # type: ignore[index]
         yield part.name, show_index(tuple(entries))
-    parts = parts_of(part)
+    parts = part.parts
     if isinstance(part, Call) and is_step(part):
         axis, step = part.axes[0], -1 if part.function == PREVIOUS.name else 1
         yield from _shifted(parts[0], {**by, axis: by.get(axis, 0) + step})
@@ -246,7 +235,7 @@ def _is_node(factor: Expression) -> TypeGuard[Ref]:
     if not isinstance(factor, Ref) or not all(isinstance(entry, str | tuple) for entry in factor.index):
         return False
     count = sum(len(entry) if isinstance(entry, tuple) else 1 for entry in factor.index)
-    return len(axes_of_index(factor.index)) == count
+    return len(factor.free_axes) == count
 
 
 def _network(graph: Graph, equation: Equation, factors: Sequence[Ref]) -> Diagram:
@@ -256,11 +245,11 @@ def _network(graph: Graph, equation: Equation, factors: Sequence[Ref]) -> Diagra
     for factor in factors:
         name = factor.name if factor.name not in nodes else f"{factor.name} {len(nodes)}"
         nodes[name] = Node(kinds[factor.name], (factor.name,))
-        for axis in axes_of_index(factor.index):
+        for axis in factor.free_axes:
             holders.setdefault(axis, []).append(name)
     scope, edges = graph.scope(equation), list[Edge]()
     for axis, names in holders.items():
-        size, is_open = evaluate(scope[axis], graph.bound), axis in axes_of_index(equation.left)
+        size, is_open = evaluate(scope[axis], graph.bound), axis in equation.kept
         label = f"{axis}:{size}" if isinstance(size, int) else axis
         if len(names) == 2 and not is_open:
             edges.append(Edge(names[0], names[1], label))

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..ir.node import Node, axes_of, fills, value_of
+from ..ir.node import Node, fills, value_of
 from ..ir.rewriting import Program
 from ..passes.algebraic_simplification import fused
 from ..runtime.eager import einsum
@@ -147,7 +147,7 @@ def form_of(program: Graph) -> Form | None:
             pairs = zip(reads, node.shape, strict=True)
             if not all(fills(entry, each.sizes, length, made.same) for entry, length in pairs):
                 raise _NoFormError
-            found = products(node, [tuple(axes[n] for n in axes_of((entry,))) for entry in reads])
+            found = products(node, [tuple(axes[n] for n in entry.axes) for entry in reads])
             if each.op != "add" and len(found) > 1:
                 raise _NoFormError
             terms += found

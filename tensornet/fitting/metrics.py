@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import DtypeError, EquationError
 from ..graph.graph import Graph
 from ..language.equation import Equation
-from ..language.expression import Contraction, Ref, axes_of_index, free_axes, fresh, is_scalar, product_of
+from ..language.expression import Contraction, Expression, Ref, axes_of_index, fresh, product_of
 from ..passes.dead_code import eliminate_dead_code
 from ..protocol import backend_of
 from ..runtime.compiling import compile
@@ -163,15 +163,15 @@ class Site:
     weight: Ref
 
     @functools.cached_property
-    def rest(self) -> Any:
+    def rest(self) -> Expression:
         """The product of the other operands that have axes."""
         others = (each for each in self.product.factors if each is not self.weight)
-        return product_of(each for each in others if not is_scalar(each))
+        return product_of(each for each in others if not each.is_scalar)
 
     @property
     def around(self) -> tuple[str, ...]:
         """The axes of the other operands."""
-        return free_axes(self.rest)
+        return self.rest.free_axes
 
     def axes(self, *dims: int) -> tuple[str, ...]:
         """The axes of some dimensions of the weight."""

@@ -25,10 +25,6 @@ from ..language.expression import (
     Taken,
     axes_of_index,
     axes_windowed,
-    calls_in,
-    occurring,
-    parts_of,
-    references,
     remade_axes,
 )
 from ..language.parser import parse_names
@@ -202,7 +198,7 @@ class Text:
     def _axis_names(self) -> set[str]:
         names = {*self.given, *(axis.name for dim in self.dims_known() for axis in dim)}
         for line in self.lines:
-            names.update(axes_of_index(line.left), occurring(line.right))
+            names.update(line.kept, line.right.occurring)
         if ELLIPSIS in names and "lead" in names:
             raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
         return names
@@ -241,9 +237,9 @@ class Text:
         left = [line for line in lines if line.name not in self.known]
         while left:
             sizes = {line.name: self._sizes_read(line) for line in left}
-            whole = [line for line in left if {*axes_of_index(line.left)} <= sizes[line.name].keys()]
+            whole = [line for line in left if {*line.kept} <= sizes[line.name].keys()]
             for line in (ready := whole or left[:1]):
-                self.axes.update(axes_of_index(line.left))
+                self.axes.update(line.kept)
                 self.known[line.name] = Known("foreseen", result_dims(line, Scope(sizes[line.name])))
             left = [line for line in left if line not in ready]
 
@@ -280,7 +276,7 @@ class Text:
 
     def dims(self, expression: Expression) -> dict[str, tuple[Dim, ...]]:
         """The dimensions of the tensors that an expression reads, where they are known."""
-        read = {ref.name: self.known.get(ref.name) for ref in references(expression)}
+        read = {ref.name: self.known.get(ref.name) for ref in expression.references}
         return {
             name: entry.dims for name, entry in read.items() if entry is not None and entry.dims is not None
         }
@@ -291,7 +287,7 @@ class Text:
         windowed, remade = axes_windowed(expression), remade_in(expression)
         return frozenset(
             name
-            for name in occurring(expression) & self.given.keys()
+            for name in expression.occurring & self.given.keys()
             if name not in remade and windowed.isdisjoint({*size_names(self.given[name])} - {name})
         )
 
@@ -333,7 +329,7 @@ def _read_outside_functions(expression: Expression) -> Iterator[Ref]:
         case Call(_, _, (_, *_)) | Call(_, _, _, (_, *_)) | Contraction(_, (_, *_)):
             pass
         case _:
-            for part in parts_of(expression):
+            for part in expression.parts:
                 yield from _read_outside_functions(part)
 
 
@@ -362,11 +358,11 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
 
 def window_axes(lines: Iterable[Equation]) -> set[str]:
     """The axes in windows of equations as written, where a bare name may be an axis."""
-    entries = [entry for line in lines for ref in line.references for entry in parts_of(ref)]
-    names = {ref.name for entry in entries for ref in references(entry) if not ref.index}
-    return names.union(*map(occurring, entries))
+    entries = [entry for line in lines for ref in line.references for entry in ref.parts]
+    names = {ref.name for entry in entries for ref in entry.references if not ref.index}
+    return names.union(*(entry.occurring for entry in entries))
 
 
 def remade_in(expression: Expression) -> set[str]:
     """The axes that functions in an expression resize."""
-    return {axis for call in calls_in(expression) for axis in remade_axes(call)}
+    return {axis for call in expression.calls for axis in remade_axes(call)}

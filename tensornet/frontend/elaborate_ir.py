@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step, read_later
 from ..graph.shape_inference import Scope, dim_size, scalar_size, size_expression
+from ..ir.equations import scalar_expression
 from ..ir.node import (
     Affine,
     Axis,
@@ -45,19 +46,7 @@ from ..ir.node import (
 from ..language import expression
 from ..language.affine import affine
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Index,
-    Literal,
-    Ref,
-    axes_of_index,
-    free_axes,
-    is_scalar,
-    option_axes,
-    product_of,
-)
+from ..language.expression import Call, Contraction, Expression, Index, Literal, Ref, axes_of_index
 from ..ops.along_axes import PREVIOUS
 from ..ops.record import Left
 from ..ops.structure import CONCAT, INDEX, INSIDE, ONEHOT, PAD, REPEAT, amounts_in, is_inside
@@ -203,14 +192,14 @@ class Expressions:
                 return self._padded(part, left, scope)
             case Call() if is_step(part):
                 return self.value(moved(part), left, scope)
-            case Call(_, arguments) if not is_scalar(part):
+            case Call(_, arguments) if not part.is_scalar:
                 function = FUNCTIONS[part.function]
                 if function.one_by_one and len(part.axes) > 1:
                     inner = replace(part, axes=part.axes[:1])
                     return self.value(replace(part, arguments=(inner,), axes=part.axes[1:]), left, scope)
                 if function.axes == "joined":
                     return self._joined(part, left, scope)
-                over = (*part.axes, *(name for name, _ in part.options if name in option_axes(part)))
+                over = (*part.axes, *(name for name, _ in part.options if name in part.option_axes))
                 told = (
                     (f"shift{over.index(name)}" if name in over else name, each)
                     for name, (each,) in part.options
@@ -225,7 +214,7 @@ class Expressions:
 
     def part(self, part: Expression, scope: Scope) -> Operand:
         """Converts a part of an expression to an operand."""
-        if is_scalar(part):
+        if part.is_scalar:
             return Operand(self.scalar(part, scope))
         match part:
             case Ref() if part in self.reads:
@@ -236,7 +225,7 @@ class Expressions:
                 return Operand(read, tuple(self._entry(entry, length, scope) for entry, length in pairs))
             case Call(INDEX.name, (), (axis,)):
                 return Operand(index(self.size(scope[axis])), (along(axis),))
-        axes = free_axes(part)
+        axes = part.free_axes
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
     def scalar(self, part: Expression, scope: Scope) -> Node:
@@ -300,7 +289,7 @@ class Expressions:
 
     def _position(self, told: Expression, scope: Scope) -> Affine | Gather:
         """Converts an expression of positions: a sum of axes, or a tensor that holds them."""
-        if is_scalar(told):
+        if told.is_scalar:
             return Affine((), self._amount(told, scope))
         found = affine(told)
         if found is None:
@@ -327,7 +316,7 @@ class Expressions:
         axes = [*axes_of_index(left), *read, *unread]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes}
         written = _written(left, sizes)
-        shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in written]
+        shape = [product(sizes[axis] for axis in entry.axes) for entry in written]
         result = tuple(places.get(str(entry.axis), entry) for entry in written)
         return self._node("contract", sizes, operands, result, shape, unread)
 
@@ -338,7 +327,7 @@ class Expressions:
         index = part.index if isinstance(part, Ref) else (0,)
         if all(isinstance(entry, str) for entry in index) and len({*index}) == len(index):
             return self.part(part, scope)
-        axes = free_axes(part)
+        axes = part.free_axes
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
     def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
@@ -351,7 +340,7 @@ class Expressions:
         read: dict[Axis, Affine] = {}
         written: list[Affine] = []
         shape: list[Size] = []
-        axes = [*axes_of(operand.reads)]
+        axes = operand.axes
         for axis, length in zip(axes, operand.node.shape, strict=True):
             given = amounts.get(str(axis), (Literal(0), Literal(0)))
             before, after = (self._amount(each, inside) for each in given)
@@ -372,11 +361,10 @@ class Expressions:
         operands: list[Operand] = []
         pieces: dict[Axis, Size] = {}
         for n, argument in enumerate(part.arguments):
-            has = joined in free_axes(argument)
+            has = joined in argument.free_axes
             read = self._whole(argument, scope.inside(part, n)) if has else self.part(argument, scope)
-            axes = axes_of(read.reads)
-            pieces[joined, n] = read.node.shape[axes.index(joined)] if has else 1
-            table = {axis: along((joined, n) if axis == joined else axis) for axis in axes}
+            pieces[joined, n] = read.node.shape[read.axes.index(joined)] if has else 1
+            table = {axis: along((joined, n) if axis == joined else axis) for axis in read.axes}
             operands.append(Operand(read.node, substitute(read.reads, table)))
         axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces
@@ -392,7 +380,7 @@ def moved(step: Call) -> Expression:
     operand, *starts = step.arguments
     ahead = 1 if step.function == PREVIOUS.name else -1
     (axis,) = step.axes
-    if not starts or is_scalar(starts[0]):
+    if not starts or starts[0].is_scalar:
         fill = (("value", (starts[0],)),) if starts else ()
         return Call(PAD.name, (operand,), (), ((axis, (Literal(ahead), Literal(-ahead))), *fill))
     parts = (*starts, operand) if ahead > 0 else (operand, *starts)
@@ -407,7 +395,7 @@ def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:
 
 def _axes_in(operands: Iterable[Operand]) -> list[Any]:
     """The axes that operands are read along."""
-    return [axis for each in operands for axis in axes_of(each.reads)]
+    return [axis for each in operands for axis in each.axes]
 
 
 def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
@@ -415,11 +403,11 @@ def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
 
     Positions that a tensor holds must be inside the axis. Affine positions may reach past an end.
     """
-    if factor.function != ONEHOT.name or is_scalar(factor.arguments[0]):
+    if factor.function != ONEHOT.name or factor.arguments[0].is_scalar:
         return False
     (axis,), (told,) = factor.axes, factor.arguments
-    having = sum(axis in free_axes(each) for each in part.factors)
-    alone = axis in left and axis not in free_axes(told) and axes_of_index(left).count(axis) == 1
+    having = sum(axis in each.free_axes for each in part.factors)
+    alone = axis in left and axis not in told.free_axes and axes_of_index(left).count(axis) == 1
     return alone and having == 1 and is_inside(factor) == (affine(told) is None)
 
 
@@ -446,7 +434,7 @@ class NodeRule(Expressions):
         """An operand as an expression: a number, or a reference of some name."""
         if operand.node.is_scalar:
             return scalar_expression(operand.node)
-        axes = dict.fromkeys(axes_of(operand.reads))
+        axes = dict.fromkeys(operand.axes)
         found, table = Ref(name, self.named(axes)), {axis: along(f"@{axis}") for axis in axes}
         self.reads[found] = Operand(operand.node, substitute(operand.reads, table))
         return found
@@ -458,24 +446,10 @@ class NodeRule(Expressions):
 
     def operand(self, rule: Expression) -> Operand:
         """The node of a rule as an operand of the other node, along the axes that the rule has."""
-        axes = [axis for axis in range(len(self.each.sizes)) if f"@{axis}" in free_axes(rule)]
+        axes = [axis for axis in range(len(self.each.sizes)) if f"@{axis}" in rule.free_axes]
         return Operand(self.made(rule, self.named(axes)), tuple(map(along, axes)))
 
     def made(self, rule: Expression, left: Left) -> Node:
         """The node of a rule, written along some axes."""
         sizes = {f"@{axis}": size for axis, size in enumerate(self.each.sizes)}
         return self.value(rule, left, Scope(sizes))
-
-
-def scalar_expression(each: Node, known: Callable[[Any], Any] = lambda size: size) -> Expression:
-    """A node without axes as an expression; `known` puts in the values of sizes."""
-    match each.op:
-        case "number":
-            return Literal(each.attributes["value"])
-        case "size":
-            return size_expression(known(each.attributes["size"]))
-    parts = tuple(scalar_expression(operand.node, known) for operand in each.operands)
-    if each.op == "contract":
-        return product_of([*parts])
-    options = tuple((name, (scalar_expression(value, known),)) for name, value in each.options)
-    return Call(each.op, parts, (), options)

@@ -32,10 +32,7 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     numbered,
-    occurring,
-    references,
     sized_by_name,
-    transform,
 )
 from ..language.parser import read_sizes
 from ..ops.structure import REPEAT
@@ -491,11 +488,11 @@ class Repeated:
         return Call(REPEAT.name, (right,), (self.axis,))
 
     def _varies(self, right: Expression) -> bool:
-        return any(ref.name in self.varying for ref in references(right))
+        return any(ref.name in self.varying for ref in right.references)
 
     def _read(self, part: Expression) -> Expression:
         """An expression of the block over the caller's tensors, which have the axis."""
-        part = transform(part, self._read)
+        part = part.transform(self._read)
         if not isinstance(part, Ref):
             return part
         index: tuple[Index, ...] = part.index
@@ -507,9 +504,9 @@ class Repeated:
 
 def _under(equation: Equation, left: Left, axis: str) -> Equation:
     """The equation with other axes on its left. Its own axes of these names, or of another name, are renamed."""
-    pairs = zip(axes_of_index(equation.left), axes_of_index(left), strict=True)
+    pairs = zip(equation.kept, axes_of_index(left), strict=True)
     names = {ours: theirs for ours, theirs in pairs if ours != theirs}
-    inside = {*occurring(equation.right), *axes_of_index(equation.left)}
+    inside = {*equation.right.occurring, *equation.kept}
     taken = {*inside, *axes_of_index(left), axis}
     for each in sorted(inside.intersection((*names.values(), axis)) - names.keys()):
         names[each] = fresh(each, taken)

@@ -23,17 +23,7 @@ from ..language.equation import (
     renamed_axes,
     spoken_sizes,
 )
-from ..language.expression import (
-    ELLIPSIS,
-    Index,
-    Literal,
-    Ref,
-    axes_of_index,
-    axes_windowed,
-    occurring,
-    show_index,
-    sized_by_name,
-)
+from ..language.expression import ELLIPSIS, Index, Literal, Ref, axes_windowed, show_index, sized_by_name
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import are_equal, as_size, evaluate, size_names, symbol
 from .context import Known, Lengths, Names, Text, leaves_of, window_axes
@@ -361,8 +351,8 @@ def _size_names(statements: Sequence[Statement], alone: bool = False) -> set[str
     defined = {name for each in statements for name in each.defines}
     found, read = set[str](), set[str]()
     for each in (each for each in statements if isinstance(each, Equation)):
-        found |= {*each.axes, *occurring(each.right), *each.operands}
-        read.update(*(axes_of_index(ref.index) for ref in each.references if ref.name not in defined))
+        found |= {*each.axes, *each.right.occurring, *each.operands}
+        read.update(*(ref.free_axes for ref in each.references if ref.name not in defined))
     declared = [each for each in statements if isinstance(each, Declaration)]
     given = {each.name for each in declared}
     read.update(axis for each in declared for dim in each.dims or () for axis, _ in dim)
@@ -377,7 +367,7 @@ def _windowed(statements: Iterable[Statement]) -> set[str]:
             found |= _windowed(each.statements)
         elif isinstance(each, Equation):
             calls = (part.axes for part in each.called)
-            found |= window_axes([each]) & {*axes_of_index(each.left), *itertools.chain(*calls)}
+            found |= window_axes([each]) & {*each.kept, *itertools.chain(*calls)}
     return found
 
 
@@ -648,7 +638,7 @@ def _mentioned(text: Text) -> set[str]:
     found: set[str] = set()
     for line in text.lines:
         bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
-        found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
+        found.update(line.kept, line.right.occurring, (part.name for part in bare))
     found.update(size_names_of(text.dims_known()))
     for name, entry in text.known.items():
         if name not in text.told and entry.kind != "result":

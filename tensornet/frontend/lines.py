@@ -16,7 +16,7 @@ from ..language.affine import affine
 from ..language.canonical import put
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
-from ..language.equation import Equation, Opening, einstein, locate, resolve, summed_alone
+from ..language.equation import Equation, Opening, einstein, locate, resolve, sizes_doubted, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -33,22 +33,15 @@ from ..language.expression import (
     check_numbers,
     contraction,
     depth,
-    free_axes,
     fresh,
     is_computed_index,
-    occurring,
-    parts_of,
-    plain_axes,
     product_of,
-    references,
     remade_axes,
     rename,
-    rewrite,
     scalar_value,
     show,
     show_index,
     sum_of,
-    transform,
 )
 from ..language.recurrences import with_entries
 from ..ops.structure import INSIDE, PAD, amounts_in
@@ -68,7 +61,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
     if any(isinstance(entry, Span) for ref in line.references for entry in ref.index):
         line = _with_lead(text, line)
-        line = replace(line, right=rewrite(line.right, partial(_every, text, defined)))
+        line = replace(line, right=line.right.rewrite(partial(_every, text, defined)))
     line = _resolved(text, line)
     _check_order(text, line, defined)
     found = _opened(text, line) if isinstance(line, Opening) else line
@@ -89,6 +82,7 @@ def read(text: Text, line: Equation, defined: set[str]) -> None:
     text.keep(line, scope)
     if not text.printed:
         _doubt_sums(implied)
+        _doubt_sizes(implied)
 
 
 def _check_order(text: Text, line: Equation, defined: set[str]) -> None:
@@ -119,18 +113,18 @@ def _resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = rewrite(rewrite(line.right, partial(_openings_read, text)), partial(_cropped, dims))
-    kept = axes_of_index(line.left)
+    right = line.right.rewrite(partial(_openings_read, text)).rewrite(partial(_cropped, dims))
+    kept = line.kept
     right = resolve(right, indices, text.is_size, kept)
     return replace(line, right=_window_first(right, kept, text.held(right)))
 
 
 def _opened(text: Text, line: Opening) -> Equation | None:
     """The equation of a recurrence's initial value, without broadcast axes; None if the value is a tensor already."""
-    right, left = line.right, axes_of_index(line.left)
-    present = free_axes(right)
+    right, left = line.right, line.kept
+    present = right.free_axes
     kept = tuple(axis for axis in left if axis in present)
-    if isinstance(right, Ref) and len(kept) == len(axes_of_index(right.index)) and not _reads_part(right):
+    if isinstance(right, Ref) and len(kept) == len(right.free_axes) and not _reads_part(right):
         text.openings[line.name] = left, right
         return None
     text.openings[line.name] = left, Ref(line.name, kept, line.place)
@@ -147,7 +141,7 @@ def _openings_read(text: Text, part: Expression) -> Expression:
     if not isinstance(part, Ref) or part.name not in text.openings:
         return part
     left, start = text.openings[part.name]
-    return rename(start, dict(zip(left, axes_of_index(part.index), strict=True)))
+    return rename(start, dict(zip(left, part.free_axes, strict=True)))
 
 
 def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
@@ -179,7 +173,7 @@ def _with_lead(text: Text, line: Equation) -> Equation:
         at, count = ref.index.index(ELLIPSIS), len(dims) - (len(ref.index) - 1)
         if lead is None and count >= 0:
             names = ("_".join(axis.name for axis in dim) for dim in dims[at : at + count])
-            lead = tuple(map(Taken((*occurring(line.right), *axes_of_index(line.left))).fresh, names))
+            lead = tuple(map(Taken((*line.right.occurring, *line.kept)).fresh, names))
         if lead is None or len(lead) != count:
             expected = "none" if count < 0 else f"{len(lead or ())}"
             raise ShapeError(
@@ -195,9 +189,9 @@ def _with_lead(text: Text, line: Equation) -> Equation:
 @told_in("axes")
 def _check_brackets(text: Text, line: Equation) -> None:
     """Raises an error for an input whose bare name in brackets is read as an axis, where the left has other axes."""
-    lost = set(axes_of_index(line.left)).difference(free_axes(line.right))
+    lost = set(line.kept).difference(line.right.free_axes)
     for ref in line.references if lost else ():
-        for name in plain_axes(ref):
+        for name in ref.plain_axes:
             entry = text.known.get(name)
             if entry is not None and entry.kind == "input" and entry.dims is None:
                 index = show_index(tuple(f"{name}[b]" if each == name else each for each in ref.index))
@@ -405,11 +399,11 @@ def _window_first(expression: Expression, kept: Sequence[str], given: Collection
         kept: the axes on the left, which come before others.
         given: the axes whose size is given.
     """
-    windows = (free_axes(entry) for ref in references(expression) for entry in parts_of(ref))
+    windows = (entry.free_axes for ref in expression.references for entry in ref.parts)
     told = axes_told(expression).union(given, *(axes for axes in windows if len(axes) == 1))
 
     def rank(term: Expression) -> int:
-        axes = free_axes(term)
+        axes = term.free_axes
         return 2 if not axes or set(axes) <= told else int(axes[0] not in kept)
 
     def change(part: Expression) -> Expression:
@@ -417,14 +411,14 @@ def _window_first(expression: Expression, kept: Sequence[str], given: Collection
             return part
         return replace(part, index=tuple(_first(entry, rank) for entry in part.index))
 
-    return rewrite(expression, change)
+    return expression.rewrite(change)
 
 
 def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
     """The entry; if it is a sum of axes, a term of the lowest rank is moved to the front."""
     if isinstance(entry, Call) and entry.function == "add" and affine(entry) is not None:
-        moving = [each for each in entry.arguments if free_axes(each)]
-        numbers = [each for each in entry.arguments if not free_axes(each)]
+        moving = [each for each in entry.arguments if each.free_axes]
+        numbers = [each for each in entry.arguments if not each.free_axes]
         first = min(moving, key=rank)
         rest = [each for each in moving if each is not first]
         found = (first, *rest, *numbers)
@@ -470,7 +464,7 @@ def _not_whole(entry: Expression) -> Expression | None:
                 return None
             if row.yields in ("real", "number"):
                 return entry
-    found: Any = map(_not_whole, parts_of(entry))
+    found: Any = map(_not_whole, entry.parts)
     return next((each for each in found if each is not None), None)
 
 
@@ -482,11 +476,11 @@ def _with_extents(text: Text, expression: Expression) -> Expression:
     if isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined":
         arguments = tuple(_with_extent(text, part, expression.axes[0]) for part in expression.arguments)
         expression = replace(expression, arguments=arguments)
-    return transform(expression, partial(_with_extents, text))
+    return expression.transform(partial(_with_extents, text))
 
 
 def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
-    if not isinstance(part, Ref) or part.name in text.known or axis in axes_of_index(part.index):
+    if not isinstance(part, Ref) or part.name in text.known or axis in part.free_axes:
         return part
     extents = [entry for entry in part.index if isinstance(entry, int) and entry > 0]
     if len(extents) != 1:
@@ -530,6 +524,14 @@ def _doubt_sums(line: Equation) -> None:
         warn(TensornetWarning(message, locate(ref.place, axes[0]), fix))
 
 
+def _doubt_sizes(line: Equation) -> None:
+    """Warns of the size of an axis where the positions along it are more likely meant."""
+    for size in sizes_doubted(line):
+        message = f"'{size.axis}' is the size of this axis here, not the position along it"
+        fix = f"write index({size.axis}) for that; for the size declare a name, x[{size.axis}:n]: input, and write n"
+        warn(TensornetWarning(message, size.place, fix))
+
+
 def _declare_leaves(text: Text, line: Equation) -> None:
     """Gives every new tensor the dimensions that this line reads it with.
 
@@ -539,7 +541,7 @@ def _declare_leaves(text: Text, line: Equation) -> None:
     for ref in line.references if new else ():
         text.known.setdefault(ref.name, Known("parameter", place=ref.place))
     calls = (part for part in line.called if remade_axes(part))
-    resized = new & {ref.name for call in calls for ref in references(call)}
+    resized = new & {ref.name for call in calls for ref in call.references}
     for names in filter(None, (resized, new - resized)):
         for ref, scope in _unknown(text, line.right):
             if ref.name in names and text.known[ref.name].dims is None:
@@ -550,9 +552,9 @@ def _declare_leaves(text: Text, line: Equation) -> None:
 
 def _doubt_diagonal(text: Text, line: Equation, ref: Ref) -> None:
     """Warns of `x[b,i] * W[i,i]` with a new parameter `W`: all but its diagonal would never be read."""
-    others = {axis for each in line.references if each.name != ref.name for axis in axes_of_index(each.index)}
-    others.update(axes_of_index(line.left))
-    twice = (axis for axis in plain_axes(ref) if ref.index.count(axis) > 1 and axis in others)
+    others = {axis for each in line.references if each.name != ref.name for axis in each.free_axes}
+    others.update(line.kept)
+    twice = (axis for axis in ref.plain_axes if ref.index.count(axis) > 1 and axis in others)
     axis = next(twice, None)
     if axis is not None and text.known[ref.name].kind == "parameter":
         message = f"{show(ref)} is the diagonal of '{ref.name}', whose other elements nothing reads"

@@ -20,9 +20,7 @@ from ..language.expression import (
     Ref,
     Size,
     is_computed_index,
-    parts_of,
     scalar_value,
-    subexpressions,
 )
 from ..ops.structure import ONEHOT
 from ..ops.table import FUNCTIONS, Element
@@ -35,7 +33,7 @@ def of_number(number: Expression) -> Element:
     value = scalar_value(number)
     if value is not None:
         return Element.of(value)
-    return Element.WHOLE if all(map(_keeps_whole, subexpressions(number))) else Element.WIDE
+    return Element.WHOLE if all(map(_keeps_whole, number.subexpressions)) else Element.WIDE
 
 
 def _keeps_whole(part: Expression) -> bool:
@@ -116,7 +114,7 @@ def read_in(entry: Expression) -> Iterator[Ref]:
     if isinstance(entry, Ref):
         yield entry
     elif not finds_positions(entry):
-        for part in parts_of(entry):
+        for part in entry.parts:
             yield from read_in(part)
 
 

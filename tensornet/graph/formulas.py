@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..display import columns, table
 from ..errors import ShapeError
-from ..language.expression import Contraction, free_axes, is_scalar
+from ..language.expression import Contraction
 from ..sizes import as_formula, evaluate, product, to_sympy, total
 from .graph import Graph, of_graph
 from .leaves import Leaf
@@ -138,9 +138,9 @@ def naive_flops(graph: Graph) -> Any:
 
 
 def _term_flops(term: Contraction, graph: Graph) -> Any:
-    tensors = [factor for factor in term.factors if not is_scalar(factor)]
+    tensors = [factor for factor in term.factors if not factor.is_scalar]
     if len(tensors) < 2:
         return 0
     scope = scope_inside(Contraction(tuple(tensors)), graph.dims, graph.bound)
-    axes = dict.fromkeys(axis for factor in tensors for axis in free_axes(factor))
+    axes = dict.fromkeys(axis for factor in tensors for axis in factor.free_axes)
     return 2 * product(scope[axis] for axis in axes)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ..errors import EquationError, told_in
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index
 from ..ops.along_axes import STEPS
 from ..ops.record import names_in
 from ..sizes import invert_size, name_of, put_in, size_names, symbol, terms_of
@@ -89,9 +89,9 @@ def _outer(equation: Equation) -> Sequence[Expression]:
         found.append(part := waiting.pop())
         if is_step(part):
             inner, starts = _below(part)
-            waiting += [*starts, *(parts_of(inner) if isinstance(inner, Ref) else (inner,))]
+            waiting += [*starts, *(inner.parts if isinstance(inner, Ref) else (inner,))]
         else:
-            waiting += parts_of(part)
+            waiting += part.parts
     return found
 
 
@@ -312,10 +312,10 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
                     visit(each, bound)
                 return
             case Call():
-                bound = bound or axis in part.axes or axis in option_axes(part)
+                bound = bound or axis in part.axes or axis in part.option_axes
             case Contraction(_, summed):
                 bound = bound or axis in summed
-        for each in parts_of(part):
+        for each in part.parts:
             visit(each, bound)
 
     visit(equation.right, False)

@@ -21,15 +21,11 @@ from ..language.expression import (
     Size,
     Taken,
     axes_of_index,
-    free_axes,
     is_computed_index,
-    is_scalar,
-    option_axes,
     product_of,
     show,
     show_entry,
     show_index,
-    subexpressions,
     sum_of,
 )
 from ..ops.record import names_in
@@ -262,11 +258,11 @@ class _Walk:
                 length = 0
                 for number, argument in enumerate(arguments):
                     inside = self._enter((id(part), number), (argument,), axes, scope)
-                    length = length + (inside[axes[0]] if axes[0] in free_axes(argument) else 1)
+                    length = length + (inside[axes[0]] if axes[0] in argument.free_axes else 1)
                 self._tell(scope, axes[0], length, part)
             case Call(function, arguments, axes):
                 row = FUNCTIONS[function]
-                moved = option_axes(part) if row.resized is not None else ()
+                moved = part.option_axes if row.resized is not None else ()
                 inside = self._enter(id(part), arguments, (*row.leaves_out(axes), *moved), scope)
                 for name, values in part.options:
                     if row.resized and name in moved and (name in inside.sizes or name in inside.assumed):
@@ -325,7 +321,7 @@ class _Walk:
                     window = affine(entry)
                     if dim is not None and window is not None:
                         scope.windows.append(_Window(ref, position, window, dim_size(dim)))
-                    elif dim is not None and is_scalar(entry):
+                    elif dim is not None and entry.is_scalar:
                         self._check_index(ref, position, self._number(entry, scope), dim_size(dim))
                 case int() if dim is not None:
                     self._check_index(ref, position, entry, dim_size(dim), from_end=True)
@@ -351,7 +347,7 @@ class _Walk:
             if not from_end and index < 0:
                 fix = "only a written integer, as in x[-1], counts from the end"
                 entry = ref.index[position]
-                within = subexpressions(entry) if is_computed_index(entry) else ()
+                within = entry.subexpressions if is_computed_index(entry) else ()
                 for letter in [each.axis for each in within if isinstance(each, Size)][-1:]:
                     fix += f"; '{letter}' is a size here: write sum[{letter}](…) if it is an axis"
             raise ShapeError(message, ref.place, fix)
@@ -606,7 +602,7 @@ def disagreement(
         if is_weight
         else _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
     )
-    known = axes_of_index(ref.index) if isinstance(ref, Ref) else ()
+    known = ref.free_axes if isinstance(ref, Ref) else ()
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ShapeError
 from ..language.equation import Equation, renamed_axes, sizes_in_brackets, spoken_sizes
-from ..language.expression import Call, Expression, Ref, Size, Taken, flat, occurring, transform
+from ..language.expression import Call, Expression, Ref, Size, Taken, flat
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Dim, disagreement, resized, size_expression
 
@@ -115,13 +115,13 @@ def with_sizes(
     arriving = {free for size in put.values() for free in size_names(size)}
     read = {free for name in sizes_in_brackets(equation) for free in size_names(put.get(name, symbol(name)))}
     same = {axis for axis, size in (sizes or {}).items() if put_in(size, values) == symbol(axis)} - read
-    fresh = Taken((*equation.axes, *arriving, *put, *known, *occurring(equation.right))).fresh
+    fresh = Taken((*equation.axes, *arriving, *put, *known, *equation.right.occurring)).fresh
     names = {axis: fresh(axis) for axis in sorted((equation.axes & arriving) - same)}
     moved = renamed_axes(equation, names)
 
     def change(part: Expression) -> Expression:
         if isinstance(part, Size) and part.axis in put:
             return size_expression(put[part.axis])
-        return flat(transform(part, change))
+        return flat(part.transform(change))
 
     return replace(moved, right=change(moved.right))

@@ -32,21 +32,7 @@ from ..graph.leaves import Constant, Leaf
 from ..graph.shape_inference import Scope, scope_inside
 from ..language.canonical import expanded, function_of_one, put, value_of
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    Size,
-    calls_in,
-    free_axes,
-    is_scalar,
-    references,
-    scalar_value,
-    show,
-    subexpressions,
-)
+from ..language.expression import Call, Contraction, Expression, Literal, Ref, Size, scalar_value, show
 from ..ops.record import STANDARD, UNKNOWN, Known, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
@@ -126,7 +112,7 @@ class Starts:
                 return self.tensors.get(name) or (
                     self._of_line(name) if name in self.definitions else STANDARD
                 )
-            case _ if is_scalar(expression):
+            case _ if expression.is_scalar:
                 return self._number(expression, scope)
             case _ if (mapped := _mapped(expression)) is not None:
                 return self._of_map(expression, mapped, scope)
@@ -155,7 +141,7 @@ class Starts:
 
     def _of_map(self, expression: Expression, argument: Expression, scope: Scope) -> Moments:
         form = put(expression, argument, _BLANK)
-        for part in subexpressions(form):
+        for part in form.subexpressions:
             if isinstance(part, Size) and part != _BLANK:
                 form = put(form, part, Literal(self.counts(part, [part.axis], scope)[part.axis]))
         return _of_form(form, self.of(argument, scope).rounded())
@@ -167,7 +153,7 @@ class Starts:
         if function.moments is None and function.expansion:
             return self.of(expanded(call, Literal(count)), inner)
         found = tuple(self.of(argument, scope) for argument in call.arguments)
-        tensors = tuple(n for n, argument in enumerate(call.arguments) if not is_scalar(argument))
+        tensors = tuple(n for n, argument in enumerate(call.arguments) if not argument.is_scalar)
         told = None if function.moments is None else function.moments(Known(found, tensors, count))
         mixes = function.kind in ("axis", "reduction") and not function.carries
         return told or (STANDARD if mixes or not found else found[0])
@@ -177,7 +163,7 @@ class Starts:
     def _product(self, term: Contraction, scope: Scope) -> Moments:
         """The moments of a product, by sums of logarithms: a long product may leave the range of a float."""
         scope = self.scope(term, scope)
-        factors = [(free_axes(factor), self.of(factor, scope)) for factor in self._grouped(term.factors)]
+        factors = [(factor.free_axes, self.of(factor, scope)) for factor in self._grouped(term.factors)]
         logs = {axis: _log(count) for axis, count in self.counts(term, term.summed, scope).items()}
         zero_mean = {axis for axes, moments in factors if not moments.mean for axis in axes}
         apart = {axis: count for axis, count in logs.items() if axis not in zero_mean}
@@ -202,18 +188,18 @@ class Starts:
 
     def is_weight(self, expression: Expression) -> bool:
         """Whether a value depends on parameters and constants alone, and not on positions along an axis."""
-        if any(FUNCTIONS[call.function].of_axis_alone for call in calls_in(expression)):
+        if any(FUNCTIONS[call.function].of_axis_alone for call in expression.calls):
             return False
-        names = [ref.name for ref in references(expression)]
+        names = [ref.name for ref in expression.references]
         return bool(names) and all(name in self.leaves for name in names)
 
     def data(self, factors: Iterable[Expression]) -> list[Expression]:
         """The factors that are neither weights nor numbers."""
-        return [each for each in factors if not is_scalar(each) and not self.is_weight(each)]
+        return [each for each in factors if not each.is_scalar and not self.is_weight(each)]
 
     def below(self, expression: Expression) -> frozenset[str]:
         """The parameters and constants that an expression is computed from, directly or through weights."""
-        return frozenset().union(*(self.leaves.get(ref.name, ()) for ref in references(expression)))
+        return frozenset().union(*(self.leaves.get(ref.name, ()) for ref in expression.references))
 
     def free(self, expression: Expression) -> list[str]:
         """The parameters in an expression whose start is not chosen yet."""
@@ -302,7 +288,7 @@ def _mapped(expression: Expression) -> Expression | None:
         return one
     match expression:
         case Call(name, arguments) if FUNCTIONS[name].scalar and FUNCTIONS[name].kind == "pointwise":
-            tensors = [argument for argument in arguments if not is_scalar(argument)]
+            tensors = [argument for argument in arguments if not argument.is_scalar]
             return tensors[0] if len(tensors) == 1 and name != "add" else None
     return None
 
@@ -401,8 +387,8 @@ def _sum(starts: Starts, terms: tuple[Expression, ...], target: float) -> None:
 
 def _is_spread(term: Expression, terms: Iterable[Expression]) -> bool:
     """Whether a parameter is broadcast along an axis of another term."""
-    own = set(free_axes(term))
-    return isinstance(term, Ref) and any(own < set(free_axes(other)) for other in terms)
+    own = set(term.free_axes)
+    return isinstance(term, Ref) and any(own < set(other.free_axes) for other in terms)
 
 
 def _product(starts: Starts, term: Contraction, target: float) -> None:
@@ -442,7 +428,7 @@ def _share_out(starts: Starts, term: Contraction, weights: list[Expression], tar
     left = math.log(target) - sum(math.log(square) for square in settled if 0 < square < math.inf)
     shares = dict.fromkeys(weights, 0.0)
     for axis, count in starts.counts(term, term.summed).items():
-        holders = [weight for weight in weights if axis in free_axes(weight)]
+        holders = [weight for weight in weights if axis in weight.free_axes]
         left -= 0.0 if holders else math.log(count)
         for weight in holders:
             shares[weight] -= math.log(count) / len(holders)
@@ -452,11 +438,11 @@ def _share_out(starts: Starts, term: Contraction, weights: list[Expression], tar
 
 def _only_scales(starts: Starts, weight: Expression, term: Contraction) -> bool:
     """Whether a parameter, or a function of one, is broadcast over other factors of a product and not summed."""
-    one, own = function_of_one(weight), set(free_axes(weight))
+    one, own = function_of_one(weight), set(weight.free_axes)
     if one is None or one.name in starts.definitions or own & set(term.summed):
         return False
-    data = {axis for factor in starts.data(term.factors) for axis in free_axes(factor)}
-    return own <= data or any(own < {*free_axes(each)} for each in term.factors if starts.is_weight(each))
+    data = {axis for factor in starts.data(term.factors) for axis in factor.free_axes}
+    return own <= data or any(own < {*each.free_axes} for each in term.factors if starts.is_weight(each))
 
 
 def vanish(starts: Starts, expression: Expression, target: float) -> None:
@@ -567,11 +553,11 @@ def _products(starts: Starts, product: Expression) -> Iterator[Contraction]:
 def _start_links(starts: Starts, term: Contraction) -> None:
     """Starts the links of a product near the identity, except one if no other parameter is left to choose."""
     free = starts.free(term)
-    data = {axis: starts.of(factor) for factor in starts.data(term.factors) for axis in free_axes(factor)}
+    data = {axis: starts.of(factor) for factor in starts.data(term.factors) for axis in factor.free_axes}
     factors = [(each, product) for product in _products(starts, term) for each in product.factors]
     refs = [(each, product) for each, product in factors if isinstance(each, Ref) and each.name in free]
     times = Counter(ref.name for ref, _ in refs)
-    once = [(ref, starts.counts(product, free_axes(ref))) for ref, product in refs if times[ref.name] == 1]
+    once = [(ref, starts.counts(product, ref.free_axes)) for ref, product in refs if times[ref.name] == 1]
     links = [(ref, counts) for ref, counts in once if _is_link(ref, counts, data)]
     for ref, counts in links if len(links) < len(once) else links[:-1]:
         features = [(count, data[axis]) for axis, count in counts.items() if axis in data]
@@ -595,12 +581,12 @@ def _wandering(starts: Starts, term: Contraction) -> tuple[float, float]:
     Each sum without data, and not along a link, is a χ² with as many degrees of freedom as terms.
     """
     decay = variance = 0.0
-    of_data = {axis for factor in starts.data(term.factors) for axis in free_axes(factor)}
+    of_data = {axis for factor in starts.data(term.factors) for axis in factor.free_axes}
     for product in _products(starts, term):
         left = [axis for axis in product.summed if axis not in of_data]
         for factor in product.factors:
             if isinstance(factor, Ref) and starts.found.get(factor.name, ("",))[0] == "near_identity":
-                through = next((axis for axis in free_axes(factor) if axis in left), None)
+                through = next((axis for axis in factor.free_axes if axis in left), None)
                 left = [axis for axis in left if axis != through]
         sizes = [size for size in starts.counts(product, left).values() if size > 1]
         decay += sum(map(behind_its_mean, sizes))

@@ -41,7 +41,7 @@ from ..graph.graph import Graph
 from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, calls_in, free_axes
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index
 from ..ops.record import STANDARD, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
@@ -156,8 +156,8 @@ def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
             continue
         drawn = [each for each in term.factors if isinstance(each, Ref) and each.name in random]
         others = [each for each in term.factors if each not in drawn]
-        made = {*axes_of_index(equation.left)}.difference({axis}, *map(free_axes, others))
-        varies = any(axis in free_axes(each) for each in term.factors if not is_step(each))
+        made = {*equation.kept}.difference({axis}, *(each.free_axes for each in others))
+        varies = any(axis in each.free_axes for each in term.factors if not is_step(each))
         length = evaluate(starts.scope(term)[axis], starts.graph.bound)
         if not (varies and drawn and made and isinstance(length, int)):
             continue
@@ -302,4 +302,4 @@ def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
 
 def _averaging(right: Expression) -> list[Call]:
     """The calls whose values sum to one: the weights of averages."""
-    return [call for call in calls_in(right) if FUNCTIONS[call.function].sums_to_one]
+    return [call for call in right.calls if FUNCTIONS[call.function].sums_to_one]

@@ -13,15 +13,7 @@ from ..errors import EquationError, ShapeError, told_in
 from ..graph.graph import Graph
 from ..graph.leaves import Constant, Leaf
 from ..graph.recurrences import is_step
-from ..language.expression import (
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    parts_of,
-    references,
-    subexpressions,
-)
+from ..language.expression import Contraction, Expression, Ref, axes_of_index
 from ..sizes import evaluate, size_names
 
 NOISE = 0.01
@@ -85,7 +77,7 @@ def _fans(graph: Graph) -> Mapping[str, Fan]:
         for ref, around in _read(equation.right, (_Around(),), parameters):
             if ref.name in parameters and ref.name not in found:
                 axes = [frozenset(axes_of_index((entry,))) for entry in ref.index]
-                every = frozenset(axes_of_index(ref.index))
+                every = frozenset(ref.free_axes)
                 near = next((each for each in around if each.summed & every), _Around())
                 summed = [n for n, own in enumerate(axes) if own and own <= near.summed]
                 inner = tuple(n for n in summed if axes[n] <= near.coming)
@@ -102,18 +94,18 @@ def _read(
     if isinstance(expression, Ref):
         yield expression, around
     if not isinstance(expression, Contraction) or not expression.summed:
-        for part in parts_of(expression):
+        for part in expression.parts:
             yield from _read(part, around, parameters)
         return
-    tensors = [(n, ref) for n, factor in enumerate(expression.factors) for ref in references(factor)]
-    states = {id(ref) for part in subexpressions(expression) if is_step(part) for ref in references(part)}
+    tensors = [(n, ref) for n, factor in enumerate(expression.factors) for ref in factor.references]
+    states = {id(ref) for part in expression.subexpressions if is_step(part) for ref in part.references}
     data = [ref for _, ref in tensors if ref.name not in parameters]
-    coming = {axis for ref in data for axis in axes_of_index(ref.index)}
-    of_data = {axis for ref in data if id(ref) not in states for axis in axes_of_index(ref.index)}
+    coming = {axis for ref in data for axis in ref.free_axes}
+    of_data = {axis for ref in data if id(ref) not in states for axis in ref.free_axes}
     for n, factor in enumerate(expression.factors):
         inside = _Around(frozenset(expression.summed), frozenset(coming), frozenset(of_data))
         yield from _read(factor, (inside, *around), parameters)
-        coming.update(axis for m, ref in tensors if m == n for axis in axes_of_index(ref.index))
+        coming.update(axis for m, ref in tensors if m == n for axis in ref.free_axes)
 
 
 def square_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> float:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from ..graph.recurrences import calls_late
-from ..graph.shape_inference import Axis, Dim
+from ..graph.shape_inference import Axis, Dim, size_expression
 from ..language.affine import ones_at
 from ..language.equation import Equation
 from ..language.expression import (
@@ -295,7 +295,7 @@ class Line:
         if each.op == "copy":
             return operands[0]
         over = tuple(dict.fromkeys(names[axis] for axis in each.over))
-        options = self._options(each, each, names)
+        options = options_of(each, self._spoken(each, names))
         if each.op == "roll":
             shifts = tuple((name, shift) for name, (_, shift) in zip(over, options, strict=True))
             return Call(each.op, tuple(operands), (), shifts)
@@ -314,7 +314,7 @@ class Line:
         for axis, before, after in amounts_of(each):
             if before != 0 or after != 0:
                 amounts.append((names[axis], (self.axes.spoken(before), self.axes.spoken(after))))
-        fill = self._scalar(each.attributes["fill"], each, {})
+        fill = scalar_expression(each.attributes["fill"], self.axes.spoken)
         if fill != Literal(0):
             amounts.append(("value", (fill,)))
         if INSIDE in each.attributes:
@@ -323,24 +323,14 @@ class Line:
         found = self.read(each, plain, names)
         return Call(PAD.name, (found,), (), tuple(amounts)) if amounts else found
 
-    def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
-        """A number in the expression of a node; a size is written as that of an axis, if one has it."""
-        match number.op:
-            case "number":
-                return Literal(number.attributes["value"])
-            case "size":
-                size = number.attributes["size"]
-                alike = (name for axis, name in names.items() if each.sizes[axis] == size)
-                return self.axes.spoken(size, () if self.in_brackets else alike)
-        operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
-        if number.op == "contract":
-            return product_of([*operands])
-        return Call(number.op, operands, (), self._options(number, each, names))
+    def _spoken(self, each: Node, names: Mapping[int, str]) -> Callable[[Size], Expression]:
+        """How sizes are written in the expression of a node: as that of an axis, if one has it."""
 
-    def _options(self, told: Node, each: Node, names: Mapping[int, str]) -> Options:
-        """The options of an operation, in the expression of a node; the number of a random draw is left out."""
-        given = ((name, value) for name, value in told.options if name != "draw")
-        return tuple((name, (self._scalar(value, each, names),)) for name, value in given)
+        def spoken(size: Size) -> Expression:
+            alike = (name for axis, name in names.items() if each.sizes[axis] == size)
+            return self.axes.spoken(size, () if self.in_brackets else alike)
+
+        return spoken
 
     # ---- reads
 
@@ -348,7 +338,7 @@ class Line:
         """The expression of an operand of a node."""
         child, reads = operand
         if child.is_scalar:
-            return self._scalar(child, each, names)
+            return scalar_expression(child, self._spoken(each, names))
         sized_inside = each.op in JOINED or "fill" in each.attributes
         if child.op == "index" and not sized_inside and isinstance(reads[0], Affine):
             return self._position(reads[0], names)
@@ -402,6 +392,23 @@ def again(each: Node) -> Node:
     """A copy of a node that gets an equation of its own."""
     operand, sizes = whole(each), {((), n): size for n, size in enumerate(each.shape)}
     return node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+
+
+def scalar_expression(each: Node, spoken: Callable[[Size], Expression] = size_expression) -> Expression:
+    """A node without axes as an expression; `spoken` writes the sizes in it."""
+    match each.op:
+        case "number":
+            return Literal(each.attributes["value"])
+        case "size":
+            return spoken(each.attributes["size"])
+    parts = tuple(scalar_expression(operand.node, spoken) for operand in each.operands)
+    return product_of(parts) if each.op == "contract" else Call(each.op, parts, (), options_of(each, spoken))
+
+
+def options_of(each: Node, spoken: Callable[[Size], Expression] = size_expression) -> Options:
+    """The options of a node as expressions; the number of a random draw is left out."""
+    given = ((name, value) for name, value in each.options if name != "draw")
+    return tuple((name, (scalar_expression(value, spoken),)) for name, value in given)
 
 
 # ---------------------------------------------------------------------------- properties of nodes
@@ -463,15 +470,13 @@ def _moved_axis(entry: Affine | Gather) -> int:
 
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
     """The axes that a dimension of a result consists of, or None; a crop or a padding may shift its axis."""
-    return tuple(axes_of((each.result[d],))) if "fill" in each.attributes else each.dims[d]
+    return each.result[d].axes if "fill" in each.attributes else each.dims[d]
 
 
 def is_in_window(each: Node, axis: int) -> bool:
     """Whether an axis occurs in a window."""
     entries = (entry for operand in reads_of(each) for entry in partial_reads(operand, each.sizes))
-    return any(
-        isinstance(entry, Affine) and entry.axis is None and axis in axes_of((entry,)) for entry in entries
-    )
+    return any(isinstance(entry, Affine) and entry.axis is None and axis in entry.axes for entry in entries)
 
 
 def amounts_of(each: Node) -> Iterator[tuple[int, Size, Size]]:
@@ -504,7 +509,7 @@ def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:
 def size_of(each: Node, axis: int) -> Size:
     """The size of an axis, after any crop or padding."""
     if "fill" in each.attributes:
-        return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
+        return each.shape[next(d for d, entry in enumerate(each.result) if axis in entry.axes)]
     return each.sizes[axis]
 
 

@@ -66,6 +66,11 @@ class Affine:
             self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.terms[0][1] == 1 else None
         )
 
+    @functools.cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the sum."""
+        return tuple(axis for axis, _ in self.terms)
+
     @property
     def steps(self) -> tuple[Size, ...]:
         """The number of positions that each axis advances by."""
@@ -84,6 +89,11 @@ class Gather:
         """None: a position that a node holds is not an axis."""
         return None
 
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that the position depends on."""
+        return axes_of(self.reads)
+
 
 Entries: TypeAlias = "tuple[Affine | Gather, ...]"
 
@@ -93,6 +103,11 @@ class Operand(NamedTuple):
 
     node: Node
     reads: Entries = ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it is read along."""
+        return axes_of(self.reads)
 
 
 class Node:
@@ -248,12 +263,9 @@ def gathered(entries: Entries) -> Iterator[Node]:
             yield from gathered(entry.reads)
 
 
-def axes_of(entries: Entries) -> list[Axis]:
+def axes_of(entries: Iterable[Affine | Gather]) -> tuple[Axis, ...]:
     """The axes of some entries, in order."""
-    found: list[Axis] = []
-    for entry in entries:
-        found += axes_of(entry.reads) if isinstance(entry, Gather) else [axis for axis, _ in entry.terms]
-    return found
+    return tuple([axis for entry in entries for axis in entry.axes])
 
 
 def distinct_axes(reads: Entries) -> tuple[Axis, ...] | None:
@@ -339,7 +351,7 @@ def node(
     """
     met = met_axes(operands, result, over)
     if shape is None:
-        shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in result]
+        shape = [product(sizes[axis] for axis in entry.axes) for entry in result]
     numbers = {axis: n for n, axis in enumerate(met)}
     table = {axis: along(n) for axis, n in numbers.items()}
     read = tuple(Operand(each.node, substitute(each.reads, table)) for each in operands)
@@ -358,7 +370,7 @@ def node(
 
 def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes of a node, in the order of their numbers, which is that of first use."""
-    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
+    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(each.axes for each in operands)))
     return tuple(met)
 
 
@@ -455,7 +467,7 @@ def _is_same(same: Callable[[Size, Size], bool], one: Node, other: Node) -> bool
 
 def axes_in(operands: Iterable[Operand]) -> dict[Axis, None]:
     """The axes that operands are read along, in order."""
-    return dict.fromkeys(axis for each in operands for axis in axes_of(each.reads))
+    return dict.fromkeys(axis for each in operands for axis in each.axes)
 
 
 def summed_axes(each: Node) -> set[Axis]:

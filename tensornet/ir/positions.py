@@ -53,7 +53,7 @@ def read_at(operand: Operand, table: Mapping[Axis, Affine | Gather], sizes: Size
 
 def apart(operand: Operand, sizes: Sizes) -> Operand:
     """A copy of an operand, with a dimension for each axis that it is read along."""
-    left = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
+    left = tuple(map(along, dict.fromkeys(operand.axes)))
     return Operand(node("copy", sizes, [operand], left), left)
 
 

@@ -14,11 +14,8 @@ from .expression import (
     Expression,
     Literal,
     Ref,
-    free_axes,
     is_computed_index,
-    is_scalar,
     product_of,
-    references,
     scalar_value,
     sum_of,
 )
@@ -47,7 +44,7 @@ class Affine:
 @functools.lru_cache(maxsize=1 << 12)
 def affine(expression: Expression) -> Affine | None:
     """The positions of an expression in affine form; None if it is not affine, or names an axis twice."""
-    if not free_axes(expression):
+    if not expression.free_axes:
         return None
     try:
         terms = [*_terms(expression)]
@@ -66,15 +63,15 @@ def _terms(expression: Expression, by: tuple[Expression, ...] = ()) -> Iterator[
         ValueError: it is no sum of scaled axes.
     """
     match expression:
-        case _ if is_scalar(expression):
+        case _ if expression.is_scalar:
             yield "", product_of([each for each in (*by, expression) if each != ONE] or [ONE])
         case Call(INDEX.name, (), (axis,)):
             yield axis, product_of(by or [ONE])
         case Call("add", arguments):
             for each in arguments:
                 yield from _terms(each, by)
-        case Contraction(factors, ()) if sum(not is_scalar(each) for each in factors) == 1:
-            (moving,) = (each for each in factors if not is_scalar(each))
+        case Contraction(factors, ()) if sum(not each.is_scalar for each in factors) == 1:
+            (moving,) = (each for each in factors if not each.is_scalar)
             yield from _terms(moving, (*by, *(each for each in factors if each not in (moving, ONE))))
         case _:
             raise ValueError(expression)
@@ -101,7 +98,7 @@ def is_descending(expression: Expression) -> bool:
 def is_cut(ref: Ref) -> bool:
     """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
     told = [entry for entry in ref.index if is_computed_index(entry)]
-    evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
+    evenly = all(len(entry.free_axes) == 1 and is_window(entry) for entry in told)
     return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
 
 
@@ -118,6 +115,6 @@ def ones_at(told: Expression, axis: str) -> Call:
 
     Positions read from a tensor must be inside the axis. Those of axes alone may pass an end, as windows do.
     """
-    holds = isinstance(told, Ref) or any(ref.index for ref in references(told))
+    holds = isinstance(told, Ref) or any(ref.index for ref in told.references)
     options = ((INSIDE, (ONE,)),) if holds else ()
     return Call(ONEHOT.name, (told,), (axis,), options)

@@ -26,19 +26,10 @@ from .expression import (
     Literal,
     Ref,
     Size,
-    calls_in,
     contraction,
     flat,
-    free_axes,
-    is_random,
-    is_scalar,
-    occurring,
-    references,
-    rewrite,
     scalar_value,
-    subexpressions,
     sum_of,
-    transform,
     without,
 )
 from .parser import parse_rule, rule_of
@@ -70,12 +61,12 @@ class CanonicalForms:
         return self._forms[id(expression)][1]
 
     def _form(self, expression: Expression) -> Expression:
-        if is_scalar(expression) or isinstance(expression, Ref):
+        if expression.is_scalar or isinstance(expression, Ref):
             return expression
         if isinstance(expression, Call) and FUNCTIONS[expression.function].expansion:
             form = self.of(expanded(expression, self.count(expression)))
         else:
-            form = _simplified(transform(expression, self.of))
+            form = _simplified(expression.transform(self.of))
         self._written.setdefault(form, expression)
         return form
 
@@ -87,7 +78,7 @@ class CanonicalForms:
 
     def written(self, form: Expression) -> Expression:
         """A canonical form with its parts as they were originally written."""
-        return self._written.get(form) or transform(form, self.written)
+        return self._written.get(form) or form.transform(self.written)
 
 
 def expanded(call: Call, count: Expression) -> Expression:
@@ -112,13 +103,13 @@ def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
 def _made_of(row: Function) -> frozenset[str]:
     if not row.expansion:
         return frozenset({row.name, *_TURNED.get(row.name, ())})
-    return canonical_functions(call.function for call in calls_in(rule_of(row.expansion)))
+    return canonical_functions(call.function for call in rule_of(row.expansion).calls)
 
 
 def value_of(expression: Expression, sizes: Mapping[str, int] | None = None) -> int | float | complex | None:
     """The value of a number; None for a tensor, a number with an unknown size, or one that cannot be computed."""
     try:
-        return scalar_value(expression, (sizes or {}).get) if is_scalar(expression) else None
+        return scalar_value(expression, (sizes or {}).get) if expression.is_scalar else None
     except EquationError:
         return None
 
@@ -136,7 +127,7 @@ def _simplified(expression: Expression) -> Expression:
         case Call("power", (base, exponent)):
             value = value_of(exponent)
             return expression if value is None or isinstance(value, complex) else _power(base, value)
-        case Call(WHERE.name, (condition, number, other)) if is_scalar(number) and not is_scalar(other):
+        case Call(WHERE.name, (condition, number, other)) if number.is_scalar and not other.is_scalar:
             return replace(expression, arguments=(_negated(condition), other, number))
         case Call(WHERE.name, (Call(NOT.name, (condition,)), *others)):
             return replace(expression, arguments=(_negated(condition), *others))
@@ -172,7 +163,7 @@ def _product(product: Contraction) -> Expression:
     exponents = dict[tuple[Expression, object], float]()  # numbers and random draws stay apart
     for place, factor in enumerate(factors):
         base, exponent = _base(factor)
-        key = base, place if is_scalar(base) or is_random(base) else exponent > 0
+        key = base, place if base.is_scalar or base.is_random else exponent > 0
         exponents[key] = exponents.get(key, 0) + exponent
     if len(exponents) < len(factors):
         factors = tuple(_power(base, exponent) for (base, _), exponent in exponents.items())
@@ -184,7 +175,7 @@ def flattened(product: Contraction) -> tuple[tuple[Expression, ...], tuple[str, 
     factors, summed = list[Expression](), product.summed
     for factor in product.factors:
         others = Contraction(without(product.factors, (factor,)), summed)
-        if isinstance(factor, Contraction) and not set(factor.summed) & occurring(others):
+        if isinstance(factor, Contraction) and not set(factor.summed) & others.occurring:
             factors += factor.factors
             summed += factor.summed
         else:
@@ -209,15 +200,15 @@ _ONES = ONE, Literal(1.0)
 def spread(expression: Expression, axes: Iterable[str]) -> Expression:
     """The expression with all of the given axes, repeated along those that it lacks."""
     for axis in axes:
-        if axis not in free_axes(expression):
+        if axis not in expression.free_axes:
             expression = Call(REPEAT.name, (expression,), (axis,))
     return expression
 
 
 def folded(expression: Expression) -> Expression:
     """The expression with numbers computed, ones and zeros dropped, and nested products flattened."""
-    expression = flat(transform(expression, folded))
-    value = scalar_value(expression) if is_scalar(expression) else None
+    expression = flat(expression.transform(folded))
+    value = scalar_value(expression) if expression.is_scalar else None
     if value is not None and not isinstance(value, bool):
         return Literal(value)
     match expression:
@@ -235,10 +226,10 @@ def folded(expression: Expression) -> Expression:
 
 def function_of_one(expression: Expression) -> Ref | None:
     """The tensor that an expression maps element by element; None unless it is the only one."""
-    refs = set(references(expression))
+    refs = set(expression.references)
     if len(refs) != 1:
         return None
-    for part in subexpressions(expression):
+    for part in expression.subexpressions:
         match part:
             case Ref() | Literal() | Size() | Contraction(summed=()):
                 pass
@@ -251,4 +242,4 @@ def function_of_one(expression: Expression) -> Ref | None:
 
 def put(expression: Expression, one: Expression, other: Expression) -> Expression:
     """The expression with its part `one` replaced by `other`."""
-    return rewrite(expression, lambda part: other if part is one or part == one else part)
+    return expression.rewrite(lambda part: other if part is one or part == one else part)

@@ -34,12 +34,9 @@ from .expression import (
     axes_of_index,
     contraction,
     flat,
-    free_axes,
     fresh,
     is_computed_index,
-    occurring,
     product_of,
-    rewrite,
     show_index,
     sum_of,
 )
@@ -116,7 +113,7 @@ def _part(start: Equation, addition: Addition) -> Equation:
             f"it was started with {len(start.left)}: write as many entries in brackets",
         )
     left, factors = list[Any](), list[Call]()
-    present = {*occurring(addition.right), *axes_of_index(addition.left)}
+    present = {*addition.right.occurring, *addition.kept}
     for entry, named in zip(addition.left, start.left, strict=True):
         if isinstance(entry, str | tuple) and not _is_fixed(entry):
             left.append(entry)
@@ -134,7 +131,7 @@ def _part(start: Equation, addition: Addition) -> Equation:
             )
         factors.append(replace(ones_at(told, named), place=told.place))
         left.append(named)
-    moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
+    moving = {axis for each in factors for axis in each.arguments[0].free_axes}
     over = tuple(moving.difference(axes_of_index(tuple(left))))  # over the whole term, not in inner products
     right = [] if addition.right == ONE else [addition.right]  # ones are counted
     added = contraction((product_of([*factors, *right]),), over, addition.place)
@@ -152,12 +149,12 @@ def _positions(entry: Index, axes: Container[str]) -> Expression | None:
 
     if isinstance(entry, int):
         return Literal(entry) if entry >= 0 else None
-    return rewrite(entry, change) if is_computed_index(entry) else None
+    return entry.rewrite(change) if is_computed_index(entry) else None
 
 
 def _example(addition: Addition) -> str:
     """Sample axes for the line that initialises a tensor."""
-    taken = Taken({*occurring(addition.right), *axes_of_index(addition.left)})
+    taken = Taken({*addition.right.occurring, *addition.kept})
     return ",".join(entry if isinstance(entry, str) else taken.fresh("v") for entry in addition.left)
 
 
@@ -202,7 +199,7 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
     for each in statements:
         before = list[Equation]()
         if isinstance(each, Equation):
-            each = replace(each, right=rewrite(each.right, by_parts))
+            each = replace(each, right=each.right.rewrite(by_parts))
         yield from (*before, each)
 
 
@@ -225,4 +222,4 @@ def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression
     def change(part: Expression) -> Expression:
         return replace(part, index=expand_index(part.index, lead)) if isinstance(part, Ref) else part
 
-    return rewrite(expression, change)
+    return expression.rewrite(change)

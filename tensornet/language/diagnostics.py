@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ..errors import nearest
 from ..ops.table import FUNCTIONS
 from .affine import affine
-from .expression import Call, Contraction, Expression, Ref, parts_of
+from .expression import Call, Contraction, Expression, Ref
 
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
@@ -108,7 +108,7 @@ def misplaced(expression: Expression, names: Collection[str], why: str = "") -> 
             yield expression, why
         return
     reasons = itertools.chain(_reasons(expression, why), itertools.repeat(""))
-    for part, reason in zip(parts_of(expression), reasons, strict=False):
+    for part, reason in zip(expression.parts, reasons, strict=False):
         yield from misplaced(part, names, reason)
 
 

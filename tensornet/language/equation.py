@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from ..codec import document, hashed_once
 from ..errors import EquationError, Place, TensornetWarning, near, told_in, warn
 from ..ops.along_axes import STEPS
+from ..ops.pointwise import ABS
 from ..ops.structure import INDEX, PAD
 from ..ops.table import FUNCTIONS, SIGNS
 from .expression import (
@@ -25,28 +26,17 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
-    calls_in,
     contraction,
     factors_in,
-    free_axes,
     is_computed_index,
-    is_scalar,
-    occurring,
-    option_axes,
-    parts_of,
     placed_axes,
-    plain_axes,
     product_of,
-    references,
     relabel,
     renamed_index,
-    rewrite,
     show,
     show_index,
-    subexpressions,
     sum_of,
     terms_in,
-    transform,
 )
 
 _STEPS, SLICES = frozenset(STEPS.values()), (PAD.name,)
@@ -66,7 +56,7 @@ class Equation:
     @functools.cached_property
     def parts(self) -> tuple[Expression, ...]:
         """The right side and all its subexpressions; cached because most rewrites use them."""
-        return subexpressions(self.right)
+        return self.right.subexpressions
 
     @functools.cached_property
     def called(self) -> tuple[Call, ...]:
@@ -85,11 +75,16 @@ class Equation:
 
     reads = operands
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The axes on its left."""
+        return axes_of_index(self.left)
+
     @functools.cached_property
     def axes(self) -> frozenset[str]:
         """The names of its axes: those on the left, and those that index the tensors it reads."""
-        read = (axis for ref in self.references for axis in axes_of_index(ref.index))
-        return frozenset((*axes_of_index(self.left), *read))
+        read = (axis for ref in self.references for axis in ref.free_axes)
+        return frozenset((*self.kept, *read))
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -107,8 +102,8 @@ class Equation:
             implied = einstein(bare).right == self.right and not any(summed_alone(bare))
         except EquationError:
             implied = False
-        written = {*axes_of_index(self.left), *_written(bare.right, {})}
-        implied = implied and written.issuperset(free_axes(bare.right))  # else a name may mean a size
+        written = {*self.kept, *_written(bare.right, {})}
+        implied = implied and written.issuperset(bare.right.free_axes)  # else a name may mean a size
         return f"{target} = {show(bare.right if implied else self.right)}"
 
 
@@ -190,18 +185,18 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
     """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
-    parts = (part for entry in _positions(equation.right) for part in subexpressions(entry))
+    parts = (part for entry in _positions(equation.right) for part in entry.subexpressions)
     return {part.axis for part in parts if isinstance(part, Size)}
 
 
 def _positions(expression: Expression) -> Iterator[Expression]:
     """The expressions of positions in the brackets of tensors."""
-    return (entry for ref in references(expression) for entry in ref.index if is_computed_index(entry))
+    return (entry for ref in expression.references for entry in ref.index if is_computed_index(entry))
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
     """The equation with axes renamed; the new names must occur nowhere in it."""
-    if not set(names) & (occurring(equation.right) | set(axes_of_index(equation.left))):
+    if not set(names) & (equation.right.occurring | set(equation.kept)):
         return equation
     return replace(equation, left=renamed_index(equation.left, names), right=relabel(equation.right, names))
 
@@ -225,7 +220,7 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
         EquationError: an axis on the left is unknown; or one on the right occurs only inside a function,
             so that no product sums it; or two products could sum it, inside a factor and outside.
     """
-    kept = axes_of_index(equation.left)
+    kept = equation.kept
     for ref, (axis, *_) in axes_read_once(equation.right, frozenset(kept)) if guessed else ():
         if ref.name in guessed and ref.place is not None and ref.place.text == ref.name:
             raise EquationError(
@@ -241,7 +236,7 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
             raise
         fix = f"{error.fix}; '{equation.name}' without brackets is a single number"
         raise EquationError(error.message, error.place, fix, error.see) from None
-    lost = next((axis for axis in kept if axis not in free_axes(right)), None)
+    lost = next((axis for axis in kept if axis not in right.free_axes), None)
     if lost is not None:
         raise _nowhere(equation, kept, lost)
     return replace(equation, right=right)
@@ -249,7 +244,7 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
 
 def _nowhere(equation: Equation, kept: Collection[str], axis: str) -> EquationError:
     """The error that the right side of an equation lacks an axis of the left."""
-    known = free_axes(equation.right)
+    known = equation.right.free_axes
     others = [name for name in known if name not in kept] or list(known)
     fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
     fix += f"; to copy a value along '{axis}', write repeat[{axis}](…)" if axis != ELLIPSIS else ""
@@ -266,17 +261,17 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
         equation: an equation as `einstein` takes it.
     """
     factors = equation.right.factors if isinstance(equation.right, Contraction) else (equation.right,)
-    tensors = [each for each in factors if not is_scalar(each) and not _is_place(each)]
+    tensors = [each for each in factors if not each.is_scalar and not _is_place(each)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
         told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
-        yield from axes_read_once(equation.right, told.union(axes_of_index(equation.left)), strict=False)
+        yield from axes_read_once(equation.right, told.union(equation.kept), strict=False)
 
 
 def _is_place(factor: Expression) -> bool:
     """Whether a factor is 1 at one fixed position of an axis and 0 elsewhere, as additions use."""
     selects = isinstance(factor, Call) and bool(FUNCTIONS[factor.function].selects)
-    return selects and all(map(is_scalar, parts_of(factor)))
+    return selects and all(each.is_scalar for each in factor.parts)
 
 
 def locate(place: Place | None, axis: str) -> Place | None:
@@ -300,7 +295,7 @@ def axes_read_once(
     """
     match expression:
         case Call("add", terms):
-            found = [[*axes_read_once(term, told, strict)] for term in terms if not is_scalar(term)]
+            found = [[*axes_read_once(term, told, strict)] for term in terms if not term.is_scalar]
             alone = [{axis for _, axes in each for axis in axes} for each in found]
             meant = set[str]() if strict or len(alone) < 2 else set.intersection(*alone)
             for ref, axes in itertools.chain(*found):
@@ -322,7 +317,7 @@ def axes_read_once(
 
 def _shared(factors: Iterable[Expression]) -> set[str]:
     """The axes that several factors have."""
-    holders = Counter(axis for factor in factors for axis in set(free_axes(factor)))
+    holders = Counter(axis for factor in factors for axis in set(factor.free_axes))
     return {axis for axis, count in holders.items() if count > 1}
 
 
@@ -337,7 +332,7 @@ def sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expre
             return replace(expression, arguments=tuple(sum_out(term, kept, direct) for term in arguments))
         case Call() if not _is_lone(expression):
             return _sum_out_call(expression, kept)
-    lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
+    lost = tuple(axis for axis in expression.free_axes if axis not in kept)
     if lost and (not direct or ELLIPSIS in lost):
         raise _unsummed(lost[0], expression)
     return contraction((expression,), lost, expression.place)
@@ -347,7 +342,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
     summed = set(product.summed)
     holders: dict[str, list[Expression]] = {}
     for factor in product.factors:
-        for axis in free_axes(factor):
+        for axis in factor.free_axes:
             holders.setdefault(axis, []).append(factor)
     for axis in product.summed:
         if axis not in holders:
@@ -385,13 +380,13 @@ def _sums(expression: Expression, axis: str) -> bool:
     """Whether the products in an expression would sum an axis completely, were it not kept."""
     match expression:
         case Contraction(factors):
-            holding = [factor for factor in factors if axis in free_axes(factor)]
+            holding = [factor for factor in factors if axis in factor.free_axes]
             return len(holding) > 1 or (len(holding) == 1 and _sums(holding[0], axis))
         case Call("add", arguments):
-            return all(_sums(term, axis) for term in arguments if axis in free_axes(term))
+            return all(_sums(term, axis) for term in arguments if axis in term.free_axes)
         case Call(_, arguments, axes):
-            holding = [argument for argument in arguments if axis in free_axes(argument)]
-            named = axis in axes or axis in option_axes(expression)
+            holding = [argument for argument in arguments if axis in argument.free_axes]
+            named = axis in axes or axis in expression.option_axes
             return not named and len(holding) == 1 and _sums(holding[0], axis)
     return False
 
@@ -399,8 +394,8 @@ def _sums(expression: Expression, axis: str) -> bool:
 def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
     """Sums inside a call. Only products sum there; an axis shared by arguments belongs to no product."""
     function = FUNCTIONS[call.function]
-    held = {axis for argument in call.arguments for axis in free_axes(argument)}
-    for axis in (*function.runs_over(call.axes), *sorted(option_axes(call))):
+    held = {axis for argument in call.arguments for axis in argument.free_axes}
+    for axis in (*function.runs_over(call.axes), *sorted(call.option_axes)):
         if axis not in held:
             raise _unknown(axis, call)
     for axis in call.axes if function.anew else function.makes(call.axes):
@@ -411,16 +406,16 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
             message = f"{function.name} creates the axis '{axis}', which occurs inside it already"
             raise EquationError(message, call.place, fix, function.name)
     gone = function.leaves_out(call.axes)
-    for axis in (*call.axes, *sorted(option_axes(call))):
+    for axis in (*call.axes, *sorted(call.option_axes)):
         if axis not in kept and axis not in gone:
             raise _unsummed(axis, call)
     inner = kept | frozenset(call.axes)
     seen: set[str] = set()
     for argument in call.arguments:
-        for axis in free_axes(argument):
+        for axis in argument.free_axes:
             if axis in seen and axis not in inner:
                 raise _unsummed(axis, call)
-        seen.update(free_axes(argument))
+        seen.update(argument.free_axes)
     if function.axes == "joined":
         _check_shared(call, inner)
     return replace(call, arguments=tuple(sum_out(argument, inner, False) for argument in call.arguments))
@@ -430,7 +425,7 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
     """Raises an error for an operand that has another name for the axis along which it is joined."""
     (joined,) = call.axes
     for argument in call.arguments:
-        held = free_axes(argument)
+        held = argument.free_axes
         others = [axis for axis in held if axis not in kept and not _sums(argument, axis)]
         if others and joined not in held:
             is_ref, written = isinstance(argument, Ref), argument.place.text if argument.place else ""
@@ -454,9 +449,9 @@ def _unknown(axis: str, expression: Contraction | Call) -> EquationError:
     if isinstance(expression, Call):
         where = expression.function
         see = "functions-of-your-own" if FUNCTIONS[where].implementations else where
-    known = dict.fromkeys(axis for part in parts_of(expression) for axis in free_axes(part))
+    known = dict.fromkeys(axis for part in expression.parts for axis in part.free_axes)
     fix = f"{near(axis, known)}its axes are {', '.join(known)}" if known else "it has no axes"
-    bare = [part.name for part in subexpressions(expression) if isinstance(part, Ref) and not part.index]
+    bare = [part.name for part in expression.subexpressions if isinstance(part, Ref) and not part.index]
     if bare:
         fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
     return EquationError(f"axis '{axis}' does not occur inside {where}", expression.place, fix, see)
@@ -503,7 +498,7 @@ def without_sums(expression: Expression) -> Expression:
                 return replace(part, place=None)
         return part
 
-    return rewrite(expression, change)
+    return expression.rewrite(change)
 
 
 # ---------------------------------------------------------------------------- bare names
@@ -541,11 +536,11 @@ def resolve(
             case Ref(name, ()):
                 return Call(INDEX.name, (), (name,), place=part.place)
         around = part if isinstance(part, Ref) else inside
-        return transform(part, lambda each: visit(each, around))
+        return part.transform(lambda each: visit(each, around))
 
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, None)
-    for call in calls_in(resolved):
+    for call in resolved.calls:
         _check_call(call, axes)
     _check_placed(resolved)
     return resolved
@@ -564,7 +559,7 @@ def _neither(name: str, place: Place | None, ref: Ref, axes: Collection[str]) ->
 def _is_distance(entry: Index, axes: Collection[str]) -> bool:
     """Whether an entry of brackets, as it was parsed, is the difference of two axes: `j - i + n - 1`."""
     terms = terms_in(entry) if isinstance(entry, Call) else ()
-    having = [term for term in terms if any(each.name in axes for each in references(term))]
+    having = [term for term in terms if any(each.name in axes for each in term.references)]
     return len(having) > 1 and any(
         isinstance(term, Contraction) and term.factors[0] == Literal(-1) for term in having
     )
@@ -576,8 +571,8 @@ _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">
 def _check_call(call: Call, axes: Collection[str]) -> None:
     """Raises an error for `where(s <= t, …)`, which compares sizes where positions were meant, and for an option
     whose value is no number."""
-    if call.function in _COMPARISONS and all(map(is_scalar, call.arguments)):
-        sizes = (each.axis for each in subexpressions(call) if isinstance(each, Size))
+    if call.function in _COMPARISONS and all(each.is_scalar for each in call.arguments):
+        sizes = (each.axis for each in call.subexpressions if isinstance(each, Size))
         first, second, *_ = *dict.fromkeys(size for size in sizes if size in axes), "", ""
         if second:
             raise EquationError(
@@ -586,11 +581,30 @@ def _check_call(call: Call, axes: Collection[str]) -> None:
                 f"write index({first}) and index({second}) for the positions",
             )
     for name, value in ((name, value) for name, values in call.options for value in values):
-        if not is_scalar(value):
+        if not value.is_scalar:
             message, place = f"{name}= takes a number, not a tensor", value.place or call.place
             if is_written(call, SLICES):
                 message, place = "the bounds of a slice are integers and sizes, not tensors", call.place
             raise EquationError(message, place, "use integers, or the names of axes for their sizes")
+
+
+def sizes_doubted(equation: Equation) -> Iterator[Size]:
+    """Likely mistakes: sizes of axes that are compared with positions, and in |i - j| and (i - j)².
+
+    Args:
+        equation: an equation whose bare names are resolved.
+    """
+    for call in equation.called:
+        placed = placed_axes(call)
+        inside = {part.axis: part for part in call.subexpressions if isinstance(part, Size)}
+        sizes = [inside[axis] for axis in inside if axis in equation.axes - placed]
+        match call:
+            case Call(ABS.name, (Call("add", terms),)) | Call("power", (Call("add", terms), Literal(2))):
+                differ = any(isinstance(each, Contraction) and Literal(-1) in each.factors for each in terms)
+                doubted = differ and call.is_scalar and len(sizes) > 1
+            case _:
+                doubted = bool(placed) and call.function in _COMPARISONS and not any(call.references)
+        yield from sizes[:1] if doubted else ()
 
 
 @told_in("axes")
@@ -598,10 +612,10 @@ def _check_placed(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
     entries = [*_positions(expression)]
     placed = set[str]().union(*map(placed_axes, entries))
-    for ref in references(expression) if entries else ():
+    for ref in expression.references if entries else ():
         for computed in filter(is_computed_index, ref.index):
             _doubt_spelling(ref, computed)
-    for entry, each in ((one, part) for one in entries for part in subexpressions(one)):
+    for entry, each in ((one, part) for one in entries for part in one.subexpressions):
         if isinstance(each, Size) and each.axis in placed - placed_axes(entry):
             raise EquationError(
                 f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
@@ -612,8 +626,8 @@ def _check_placed(expression: Expression) -> None:
 
 def _doubt_spelling(ref: Ref, entry: Expression) -> None:
     """Warns of a bare name in brackets beside `index(…)`: it is a position too, where a size may be meant."""
-    inner = {id(part) for read in references(entry) for part in subexpressions(read)}
-    calls = (each for each in calls_in(entry) if id(each) not in inner)
+    inner = {id(part) for read in entry.references for part in read.subexpressions}
+    calls = (each for each in entry.calls if id(each) not in inner)
     found = [each for each in calls if each.function == INDEX.name]
     bare = [each for each in found if each.place is not None and each.place.text == each.axes[0]]
     if bare and len(bare) < len(found):
@@ -637,13 +651,13 @@ def _written(
         case Ref(name, ()):
             found.update(() if inside else axes_of_index(definitions.get(name, ())))
         case Ref():
-            found.update(plain_axes(expression))
+            found.update(expression.plain_axes)
         case Contraction(_, summed):
             found.update(summed)
         case Call(INDEX.name) if inside:
             return found
         case Call(_, _, axes):
-            found.update(axes, option_axes(expression))
-    for part in parts_of(expression):
+            found.update(axes, expression.option_axes)
+    for part in expression.parts:
         found |= _written(part, definitions, inside or isinstance(expression, Ref))
     return found

@@ -1,21 +1,40 @@
-"""Expressions: construction, traversal, renaming, evaluation and printing; the node classes are in `nodes`."""
+"""Expressions: construction, renaming, evaluation and printing. The nodes and their properties are in `syntax`."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ..errors import EquationError, Place
-from ..ops.record import axes_in
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from ..syntax import Call, Contraction, Expression, Index, Literal, Ref, Size, Span
+from ..syntax import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    Span,
+    axes_of_index,
+    is_computed_index,
+)
 
-__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
+__all__ = [
+    "Call",
+    "Contraction",
+    "Expression",
+    "Index",
+    "Literal",
+    "Ref",
+    "Size",
+    "Span",
+    "axes_of_index",
+    "is_computed_index",
+]
 
 Found = TypeVar("Found")
 SizeOf: TypeAlias = "Callable[[str], int | float | None]"
@@ -113,57 +132,15 @@ class Taken(set[str]):
 # ---------------------------------------------------------------------------- structure
 
 
-def _kept(walk: Callable[[Expression], Found]) -> Callable[[Expression], Found]:
-    """Caches the result of a walk in the expression, which never changes."""
-    name = walk.__name__
-
-    @functools.wraps(walk)
-    def found(expression: Expression) -> Found:
-        known = expression.__dict__
-        if name not in known:
-            known[name] = walk(expression)
-        return known[name]  # type: ignore[no-any-return]
-
-    return found
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
-    """The axis names in brackets, in order, each once, including those of gathers."""
-    found: list[str] = []
-    for entry in index:
-        match entry:
-            case str():
-                found.append(entry)
-            case tuple():
-                found += axes_of_index(entry)
-            case Ref() | Contraction() | Call():
-                found += free_axes(entry)
-    return tuple(dict.fromkeys(found))
-
-
-_COMPUTED = (Ref, Contraction, Call)
-
-
-def is_computed_index(entry: object) -> TypeGuard[Ref | Contraction | Call]:
-    """Whether an entry of brackets is an expression of positions."""
-    return isinstance(entry, _COMPUTED)
-
-
-def plain_axes(ref: Ref) -> tuple[str, ...]:
-    """The axes that index a dimension of a tensor directly, not inside of an expression of positions."""
-    return axes_of_index(tuple([entry for entry in ref.index if not isinstance(entry, _COMPUTED)]))
-
-
 def axes_told(expression: Expression) -> set[str]:
     """The axes that index a dimension of a tensor directly, not inside of an expression."""
-    return {axis for ref in references(expression) for axis in plain_axes(ref)}
+    return {axis for ref in expression.references for axis in ref.plain_axes}
 
 
 def axes_windowed(expression: Expression) -> set[str]:
     """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
-    entries = [entry for ref in references(expression) for entry in parts_of(ref)]
-    windowed = {axis for entry in entries for axis in free_axes(entry)}
+    entries = [entry for ref in expression.references for entry in ref.parts]
+    windowed = {axis for entry in entries for axis in entry.free_axes}
     return windowed - axes_told(expression) if windowed else windowed
 
 
@@ -174,20 +151,11 @@ def bound_axes(part: Contraction | Call) -> frozenset[str]:
     return frozenset(FUNCTIONS[part.function].leaves_out(part.axes))
 
 
-def option_axes(call: Call) -> frozenset[str]:
-    """The axes that a call names by keyword: `i` in `roll(x, i=1)`."""
-    function = FUNCTIONS[call.function]
-    if function.axes != "moved":
-        return frozenset()
-    known = {name for name, _ in function.options}
-    return frozenset(name for name, values in call.options if name not in known or len(values) > 1)
-
-
 def axes_through(call: Call) -> frozenset[str]:
     """The axes along which a call is not computed position by position: one position depends on others."""
     through = FUNCTIONS[call.function].through
-    more = () if through is None else through([free_axes(each) for each in call.arguments])
-    return frozenset((*call.axes, *option_axes(call), *more))
+    more = () if through is None else through([each.free_axes for each in call.arguments])
+    return frozenset((*call.axes, *call.option_axes, *more))
 
 
 def remade_axes(call: Call) -> frozenset[str]:
@@ -195,50 +163,18 @@ def remade_axes(call: Call) -> frozenset[str]:
     function = FUNCTIONS[call.function]
     if function.axes == "joined":
         return frozenset(call.axes)
-    return option_axes(call) if function.resized is not None else frozenset()
-
-
-@_kept
-def free_axes(expression: Expression) -> tuple[str, ...]:
-    """The axes of the value, in the order of first appearance."""
-    if isinstance(expression, Ref):
-        return axes_of_index(expression.index)
-    if isinstance(expression, Contraction):
-        found = dict.fromkeys(axis for factor in expression.factors for axis in free_axes(factor))
-        return tuple(axis for axis in found if axis not in expression.summed)
-    if isinstance(expression, Call):
-        found = dict.fromkeys(axis for argument in expression.arguments for axis in free_axes(argument))
-        gone = FUNCTIONS[expression.function].leaves_out(expression.axes)
-        return tuple(axis for axis in found | dict.fromkeys(expression.axes) if axis not in gone)
-    return ()
-
-
-@_kept
-def occurring(expression: Expression) -> frozenset[str]:
-    """Every axis name written anywhere in the expression, bound ones included."""
-    found: set[str] = set()
-    for part in subexpressions(expression):
-        match part:
-            case Ref():
-                found.update(axes_of_index(part.index))
-            case Contraction():
-                found.update(part.summed)
-            case Call():
-                found.update(part.axes, option_axes(part))
-            case Size():
-                found.add(part.axis)
-    return frozenset(found)
+    return call.option_axes if function.resized is not None else frozenset()
 
 
 def placed_axes(expression: Expression) -> set[str]:
     """The axes whose positions an expression uses, as `index` calls."""
-    return {axis for call in calls_in(expression) if call.function == INDEX.name for axis in call.axes}
+    return {axis for call in expression.calls if call.function == INDEX.name for axis in call.axes}
 
 
 def sized_by_name(expression: Expression) -> set[str]:
     """The axes whose size no dimension may give: parts of composites, and axes that functions create."""
     names: set[str] = set()
-    for part in subexpressions(expression):
+    for part in expression.subexpressions:
         if isinstance(part, Ref):
             names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
         elif isinstance(part, Call):
@@ -246,120 +182,12 @@ def sized_by_name(expression: Expression) -> set[str]:
     return names
 
 
-def subexpressions(expression: Expression) -> tuple[Expression, ...]:
-    """The expression and all expressions inside it, in the order of the text, including positions and options."""
-    return (expression, *_inside(expression))
-
-
-@_kept
-def _inside(expression: Expression) -> tuple[Expression, ...]:
-    found, waiting = list[Expression](), [*reversed(parts_of(expression))]
-    while waiting:
-        found.append(part := waiting.pop())
-        if parts := parts_of(part):
-            waiting.extend(reversed(parts))
-    return tuple(found)
-
-
 def depth(expression: Expression) -> int:
     """The nesting depth of an expression."""
     found, level = 0, [expression]
     while level:
-        found, level = found + 1, [part for each in level for part in parts_of(each)]
+        found, level = found + 1, [part for each in level for part in each.parts]
     return found
-
-
-_NAMES = frozenset([str])
-
-
-def parts_of(expression: Expression) -> Sequence[Expression]:
-    """The direct parts of an expression, in the order of the text."""
-    match expression:
-        case Ref(_, index):
-            return () if _NAMES.issuperset(map(type, index)) else _positions(expression)
-        case Contraction(factors):
-            return factors
-        case Call(_, arguments, _, options):
-            return (
-                (*arguments, *(value for _, values in options for value in values)) if options else arguments
-            )
-    return ()
-
-
-@_kept
-def _positions(ref: Expression) -> Sequence[Expression]:
-    """The expressions of positions in brackets."""
-    assert isinstance(ref, Ref)
-    return tuple(filter(is_computed_index, axes_in(ref.index)))
-
-
-def _with_positions(index: tuple[Any, ...], positions: Iterator[Expression]) -> tuple[Any, ...]:
-    """The entries of brackets with their expressions of positions replaced, in order; numbers become integers."""
-    entries: list[Any] = []
-    for entry in index:
-        if isinstance(entry, tuple):
-            entry = _with_positions(entry, positions)
-        elif is_computed_index(entry):
-            new = next(positions)
-            is_number = isinstance(new, Literal) and isinstance(new.value, int) and new.value >= 0
-            entry = new.value if is_number else new  # type: ignore[union-attr]
-        entries.append(entry)
-    return tuple(entries)
-
-
-def references(expression: Expression) -> Iterator[Ref]:
-    """Every tensor read in the expression, in the order of the text."""
-    return (part for part in subexpressions(expression) if isinstance(part, Ref))
-
-
-def calls_in(expression: Expression) -> Iterator[Call]:
-    """Every call in the expression, in the order of the text."""
-    return (part for part in subexpressions(expression) if isinstance(part, Call))
-
-
-@_kept
-def is_random(expression: Expression) -> bool:
-    """Whether the value is random, so that it differs at each evaluation."""
-    return any(FUNCTIONS[call.function].random for call in calls_in(expression))
-
-
-def is_scalar(expression: Expression) -> bool:
-    """Whether the value is a number computed from literals and sizes alone."""
-    match expression:
-        case Literal() | Size():
-            return True
-        case Contraction(_, ()):
-            return all(map(is_scalar, parts_of(expression)))
-        case Call(function):
-            return FUNCTIONS[function].scalar is not None and all(map(is_scalar, parts_of(expression)))
-    return False
-
-
-def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with `change` applied to its direct parts (not to the expression itself).
-
-    It is the same object if `change` returns each part itself: most rewrites leave most parts unchanged.
-    """
-    parts = parts_of(expression)
-    changed = [change(part) for part in parts]
-    if all(map(operator.is_, parts, changed)):
-        return expression
-    rest = iter(changed)
-    match expression:
-        case Ref(name, index, place):
-            return Ref(name, _with_positions(index, rest), place)
-        case Contraction(_, summed, place):
-            return Contraction(tuple(changed), summed, place)
-        case Call(function, arguments, axes, options, place):
-            arguments = tuple(itertools.islice(rest, len(arguments)))
-            told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in options)
-            return Call(function, arguments, axes, told, place)
-    return expression
-
-
-def rewrite(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with `change` applied to each part, innermost first, and to the expression itself."""
-    return change(transform(expression, lambda part: rewrite(part, change)))
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
@@ -367,9 +195,9 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     bound = bound_axes(expression) if isinstance(expression, Contraction | Call) else frozenset[str]()
     if bound:
         names = {old: new for old, new in names.items() if old not in bound}
-        arriving = {names[axis] for axis in free_axes(expression) if axis in names}
+        arriving = {names[axis] for axis in expression.free_axes if axis in names}
         for axis in sorted(bound & arriving):
-            apart = fresh(axis, {*occurring(expression), *names, *names.values()})
+            apart = fresh(axis, {*expression.occurring, *names, *names.values()})
             expression = relabel(expression, {axis: apart})
     return _renamed(expression, names, rename) if names else expression
 
@@ -389,7 +217,7 @@ def _renamed(
     def new(axes: Iterable[str]) -> tuple[str, ...]:
         return tuple(names.get(axis, axis) for axis in axes)
 
-    changed = transform(expression, lambda part: inside(part, names))
+    changed = expression.transform(lambda part: inside(part, names))
     match changed:
         case Ref(name, index, place):
             renamed = renamed_index(index, names)
@@ -399,7 +227,7 @@ def _renamed(
         case Contraction(factors, summed, place) if summed:
             return Contraction(factors, tuple(sorted(new(summed))), place)
         case Call(axes=axes, options=options):
-            moved = option_axes(changed)
+            moved = changed.option_axes
             if not names.keys().isdisjoint((*axes, *moved)):
                 told = tuple((names.get(each, each) if each in moved else each, by) for each, by in options)
                 return replace(changed, axes=new(axes), options=told)
@@ -423,7 +251,7 @@ def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expressi
             return replace(part, name=names[part.name])
         return part
 
-    return rewrite(expression, change) if names else expression
+    return expression.rewrite(change) if names else expression
 
 
 def scalar_value(expression: Expression, size: SizeOf = lambda axis: None) -> int | float | complex | None:
@@ -449,13 +277,13 @@ def check_numbers(expression: Expression, size: SizeOf = lambda axis: None) -> N
     """
     if isinstance(expression, Call) and FUNCTIONS[expression.function].trains:
         _check_rate(expression, size)
-    for part in (expression,) if is_scalar(expression) else parts_of(expression):
-        if not is_scalar(part):
+    for part in (expression,) if expression.is_scalar else expression.parts:
+        if not part.is_scalar:
             check_numbers(part, size)
         elif (
             isinstance(expression, Contraction)
             and (below := divisor_of(part))
-            and any(isinstance(each, Size) for each in subexpressions(below))
+            and any(isinstance(each, Size) for each in below.subexpressions)
         ):
             scalar_value(below, size)
         else:
@@ -465,7 +293,7 @@ def check_numbers(expression: Expression, size: SizeOf = lambda axis: None) -> N
 def _check_rate(call: Call, size: SizeOf) -> None:
     """Raises an error for a rate of dropout that is a number and no probability."""
     rate = call.arguments[-1]
-    value = scalar_value(rate, size) if is_scalar(rate) else None
+    value = scalar_value(rate, size) if rate.is_scalar else None
     if value is not None and (isinstance(value, complex) or not 0 <= value <= 1):
         fix = "give a probability, from 0 to 1"
         raise EquationError(f"a rate of dropout is {value}", rate.place or call.place, fix, call.function)
@@ -529,7 +357,7 @@ def by_names(expression: Expression) -> Expression:
     """An expression of positions as it is written in brackets, where `index(p)` is written `p`."""
     if isinstance(expression, Call) and expression.function == INDEX.name:
         return Size(expression.axes[0])
-    return expression if isinstance(expression, Ref) else transform(expression, by_names)
+    return expression if isinstance(expression, Ref) else expression.transform(by_names)
 
 
 def show(expression: Expression) -> str:

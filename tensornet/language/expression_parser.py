@@ -28,8 +28,6 @@ from .expression import (
     Span,
     contraction,
     factors_in,
-    free_axes,
-    parts_of,
     product_of,
     scalar_value,
     sum_of,
@@ -459,8 +457,8 @@ def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
 
     The factor stays grouped until the Einstein rule decides whether it does. None if there is no such factor.
     """
-    counts = Counter(axis for factor in factors_in(b) for axis in free_axes(factor))
-    shared = {axis for axis, count in counts.items() if count > 1}.intersection(free_axes(a))
+    counts = Counter(axis for factor in factors_in(b) for axis in factor.free_axes)
+    shared = {axis for axis, count in counts.items() if count > 1}.intersection(a.free_axes)
     grouped = shared and isinstance(b, Contraction) and not b.summed
     return Contraction((*factors_in(a), b), (), place) if grouped else None
 
@@ -469,7 +467,7 @@ def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Exp
     """`b`; a floating-point number if it is an integer whose join with the numbers in `a` exceeds 64 bits."""
     if not isinstance(b, Literal) or not isinstance(b.value, int):
         return b
-    numbers: list[Expression] = [each for each in parts_of(joined([a, b])) if isinstance(each, Literal)]
+    numbers: list[Expression] = [each for each in joined([a, b]).parts if isinstance(each, Literal)]
     value = scalar_value(joined(numbers)) if numbers else None
     return replace(b, value=float(b.value)) if isinstance(value, int) and abs(value) > LARGEST else b
 

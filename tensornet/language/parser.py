@@ -34,17 +34,7 @@ from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..sizes import DOT, LARGEST, NoSizeError, as_size, is_name, read_expression
 from .desugaring import Addition, together, written_out
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
-from .expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    Taken,
-    axes_of_index,
-    contraction,
-    rewrite,
-)
+from .expression import Call, Contraction, Expression, Literal, Ref, Taken, axes_of_index, contraction
 from .expression_parser import Terms, entries_of
 from .recurrences import Start, called_along, recurring
 
@@ -126,7 +116,7 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
                 return replace(part, axes=tuple(axes) if over else (), options=tuple(named), place=None)
         return part
 
-    return rewrite(rule_of(text), change)
+    return rule_of(text).rewrite(change)
 
 
 @told_in("sizes")

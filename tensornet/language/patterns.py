@@ -21,20 +21,7 @@ from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import is_name
 from .canonical import CanonicalForms, value_of
 from .equation import Equation, einstein
-from .expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    Size,
-    axes_of_index,
-    calls_in,
-    is_scalar,
-    placed_axes,
-    product_of,
-    references,
-    subexpressions,
-)
+from .expression import Call, Contraction, Expression, Ref, Size, placed_axes, product_of
 from .parser import parse_block, rule_of
 
 
@@ -69,7 +56,7 @@ class Pattern:
     def keeps_numbers(self) -> bool:
         """Whether numbers in a matched outermost product stay outside the kernel, as its own product has none."""
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
-        return not any(is_scalar(each) or (isinstance(each, Ref) and not each.index) for each in factors)
+        return not any(each.is_scalar or (isinstance(each, Ref) and not each.index) for each in factors)
 
     @functools.cached_property
     def held_by(self) -> Mapping[frozenset[str], str]:
@@ -85,7 +72,7 @@ class Pattern:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names that stand for numbers."""
-        return tuple(dict.fromkeys(ref.name for ref in references(self.expression) if not ref.index))
+        return tuple(dict.fromkeys(ref.name for ref in self.expression.references if not ref.index))
 
     def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
         """The program's axes for each axis of the pattern, from the axes that its operands match, in order."""
@@ -106,13 +93,13 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
             right = einstein(equation).right
         case _:
             raise EquationError("this is not one equation", fix="write one, as 'y[b,i] = exp(x[b,i]) * w[i]'")
-    tensors = [ref for ref in references(right) if ref.index]
+    tensors = [ref for ref in right.references if ref.index]
     for message, fix in _faults(equation, right, tensors):
         raise EquationError(message, equation.place, fix)
     whole = [ref for ref in tensors if ref.name not in meaning.partial]
     holders = {
         axis: frozenset(ref.name for ref in whole if axis in ref.index)
-        for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
+        for axis in dict.fromkeys(axis for ref in tensors for axis in ref.free_axes)
     }
     placed = frozenset(meaning.axes) | placed_axes(right)
     apart = [held for axis, held in holders.items() if axis not in placed]
@@ -120,19 +107,19 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
         message = "two axes occur in the same tensors, so a match cannot tell them apart"
         raise EquationError(message, equation.place, "write one axis for both: it matches any number of axes")
     read = tuple(map(rule_of, meaning.operands)) or tuple(dict.fromkeys(tensors))
-    left = axes_of_index(equation.left)
+    left = equation.kept
     axes = meaning.axes or tuple(axis for axis in holders if axis not in left)
-    partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
+    partial = {ref.name: ref.free_axes for ref in tensors if ref.name in meaning.partial}
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
-    is_complex = all(FUNCTIONS[each.function].complex == "taken" for each in calls_in(right))
+    is_complex = all(FUNCTIONS[each.function].complex == "taken" for each in right.calls)
     return Pattern(form, _functions(form), read, holders, left, axes, partial, placed, is_complex)
 
 
 def _functions(form: Expression) -> frozenset[str]:
     """The functions of tensors in a canonical form; `power` only if some power is no product of equal factors."""
     called, roots = set[str](), False
-    for part in subexpressions(form):
-        if isinstance(part, Call) and not is_scalar(part):
+    for part in form.subexpressions:
+        if isinstance(part, Call) and not part.is_scalar:
             called.add(part.function)
         if isinstance(part, Call) and part.function == "power":
             value = value_of(part.arguments[1])
@@ -147,19 +134,19 @@ def sized(axis: str) -> str:
 
 def _faults(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> Iterator[tuple[str, str]]:
     """The reasons why an equation cannot be matched with programs, each with what to do instead."""
-    held = {axis for ref in tensors for axis in axes_of_index(ref.index)}
+    held = {axis for ref in tensors for axis in ref.free_axes}
     for index in (equation.left, *(ref.index for ref in tensors)):
         if not all(isinstance(entry, str) for entry in index) or len(set(index)) < len(index):
             fix = "leave positions out: an axis matches any number of axes, and a tensor also reads at positions"
             yield "in a kernel's equation, brackets take axis names only, each once", fix
-    for part in subexpressions(right):
+    for part in right.subexpressions:
         match part:
             case Size(axis) | Ref(axis, ()) if axis in held:
                 yield f"the size of '{axis}' differs between programs", "write a scalar name in its place"
             case Contraction(factors):
                 named = [each for each in factors if _is_of_names(each)]
                 if named and (
-                    any(map(is_scalar, factors)) or len(named) > 1 or not isinstance(named[0], Ref)
+                    any(each.is_scalar for each in factors) or len(named) > 1 or not isinstance(named[0], Ref)
                 ):
                     message = "a product in a kernel's equation takes one scalar at most, as a bare name"
                     yield message, "write one name for all scalar factors"
@@ -173,7 +160,7 @@ def _faults(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> It
 
 def _is_of_names(expression: Expression) -> bool:
     """Whether an expression reads no tensors with axes, but bare names, which stand for numbers."""
-    named = [*references(expression)]
+    named = [*expression.references]
     return bool(named) and not any(ref.index for ref in named)
 
 
@@ -296,7 +283,7 @@ def _kernel(name: str, computes: str, own: Mapping[str, Any]) -> Function:
     if len(set(pattern.holders.values())) < len(pattern.holders):  # it is called with tensors alone
         message = f"{what}: two axes occur in the same tensors, and only index(…) tells them apart"
         raise EquationError(message, fix="pass the positions as a tensor, `p[i]`")
-    if any(FUNCTIONS[call.function].trains for call in calls_in(pattern.expression)):
+    if any(FUNCTIONS[call.function].trains for call in pattern.expression.calls):
         fix = "write it outside the kernel, which does not know whether it is training"
         raise EquationError(f"{what}, which is random", fix=fix)
     numbers = tuple((number, 0.0) for number in pattern.numbers)

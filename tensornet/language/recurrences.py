@@ -32,16 +32,11 @@ from .expression import (
     Span,
     Taken,
     axes_of_index,
-    free_axes,
     fresh,
     is_computed_index,
-    occurring,
-    references,
     rename,
-    rewrite,
     show,
     show_entry,
-    transform,
 )
 
 _Key: TypeAlias = "tuple[str, int, int]"
@@ -231,7 +226,7 @@ class _Reading:
                 for opening in self.openings.pop(ref.name, ()):
                     yield from self.rewritten(opening)
             made: list[Equation] = []
-            line = replace(line, right=rewrite(line.right, lambda part: self._read(part, line, made)))
+            line = replace(line, right=line.right.rewrite(lambda part: self._read(part, line, made)))
             yield from made
         yield line
 
@@ -242,7 +237,7 @@ class _Reading:
         the axis that the tensor is defined with. An entry with any other axis of the line is a step if it goes back,
         since no window reaches before the first position, or if the tensor has a start on that side.
         """
-        kept, left = axes_of_index(line.left), self.lefts.get(ref.name, ())
+        kept, left = line.kept, self.lefts.get(ref.name, ())
         own = left if len(left) == len(ref.index) else ref.index
 
         def is_step(at: int, axis: str, by: int) -> bool:
@@ -259,10 +254,10 @@ class _Reading:
 
         A bare name inside a position may be a size, so it does not count.
         """
-        read = [*references(right)]
-        inside = {each.name for ref in read if ref.index for each in references(ref) if not each.index}
+        read = [*right.references]
+        inside = {each.name for ref in read if ref.index for each in ref.references if not each.index}
         bare = [ref.name for ref in read if not ref.index and ref.name not in inside]
-        return axis in occurring(right) or any(axis in self.axes.get(name, (axis,)) for name in bare)
+        return axis in right.occurring or any(axis in self.axes.get(name, (axis,)) for name in bare)
 
     def _read(self, ref: Expression, line: Equation, made: list[Equation]) -> Expression:
         """A read in a line by functions, through a new equation in the parts of the start if it differs from these."""
@@ -297,7 +292,7 @@ def _is_plain(start: Start) -> bool:
     if isinstance(start.right, Ref) and start.right.index:
         own, read = (axes_in(each) for each in (with_entries(start.left, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
-    return not any(references(start.right)) and not occurring(start.right)
+    return not any(start.right.references) and not start.right.occurring
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
@@ -311,7 +306,7 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
 def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
     """Whether positions in the other dimensions depend on an axis."""
     others = Ref(ref.name, with_entries(ref.index, at))
-    return axis in free_axes(others) or any(part == Ref(axis, ()) for part in references(others))
+    return axis in others.free_axes or any(part == Ref(axis, ()) for part in others.references)
 
 
 def _parts(entry: Index) -> int:
@@ -359,7 +354,7 @@ def _given(
     )
     found = rename(start.right, {old: new for old, new in pairs if old != new})
     for axis, by in before:
-        for _ in range(abs(by) if axis in free_axes(found) else 0):
+        for _ in range(abs(by) if axis in found.free_axes else 0):
             found = Call(STEPS[_side(by)], (found,), (axis,))
     return (found,)
 
@@ -402,7 +397,7 @@ def _in_brackets(part: Expression, lefts: Mapping[str, Any], starts: dict[_Key, 
     """
     found = _steps_of(part)
     if found is None or found[0].name not in lefts:
-        return transform(part, lambda each: _in_brackets(each, lefts, starts))
+        return part.transform(lambda each: _in_brackets(each, lefts, starts))
     ref, axis, side, given = found
     at, left = ref.index.index(axis), lefts[ref.name]
     left = left if [*map(_parts, left)] == [*map(_parts, ref.index)] else ref.index

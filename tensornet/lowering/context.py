@@ -25,7 +25,7 @@ from ..graph.element_types import of_leaf
 from ..graph.graph import Apply
 from ..graph.shape_inference import Axis, Dim, dim_size, size_expression
 from ..ir.equations import Written, hints, parted, size_of
-from ..ir.node import Affine, Node, axes_of
+from ..ir.node import Affine, Node
 from ..ir.positions import ones_of
 from ..ir.rewriting import Program
 from ..language.affine import is_cut, is_descending, is_window
@@ -39,13 +39,10 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
-    free_axes,
     is_computed_index,
     numbered,
-    references,
     rename,
     renamed_index,
-    transform,
 )
 from ..ops.record import Entry, Left, Value, common, entry_of, extent, names_in, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
@@ -188,7 +185,7 @@ class LoweringContext(ABC):
         """A number, with known sizes substituted."""
         if isinstance(expression, Size):
             return size_expression(self.open(symbol(expression.axis)))
-        return transform(expression, lambda part: self.scalar(part))
+        return expression.transform(lambda part: self.scalar(part))
 
     def options(self, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
         """The options of a call, with known sizes substituted."""
@@ -264,7 +261,8 @@ class LoweringContext(ABC):
     def _in_order(self, function: Function, call: Call, operands: Sequence[Value]) -> bool:
         """Whether a function runs over the innermost axes; for one with conditions, whether these are invariant."""
         if function.conditions:
-            asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
+            conditions = call.arguments[: function.conditions]
+            asked = (ref for each in conditions for ref in each.references)
             return all(ref.name in self.invariant for ref in asked)
         over = function.runs_over(call.axes)
         return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
@@ -424,8 +422,7 @@ def _reads_windows(kernel: Node, child: Node) -> bool:
     marked = [(operand, ones_of(operand)) for operand in kernel.operands]
     axes = {ones.axis for _, ones in marked if ones is not None}
     return any(
-        each.node is child and ones is None and not axes.isdisjoint(axes_of(each.reads))
-        for each, ones in marked
+        each.node is child and ones is None and not axes.isdisjoint(each.axes) for each, ones in marked
     )
 
 
@@ -516,7 +513,7 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
         elif isinstance(entry, tuple):
             sizes.update({name: context.sizes[name] for name in entry})
         elif is_computed_index(entry) and (window := _window(context, entry, ref)) is not None:
-            sizes.update({name: context.sizes[name] for name in free_axes(entry)})
+            sizes.update({name: context.sizes[name] for name in entry.free_axes})
             entry = window
         elif is_computed_index(entry):
             inner = context.lower(entry, None)
@@ -527,7 +524,7 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
         entries.append(entry)
     variable, index = _arranged(context, stored, entries)
     picked = Ref(variable, index, ref.place)
-    axes = axes_of_index(picked.index)
+    axes = picked.free_axes
     names = [name for entry in entries if isinstance(entry, str | tuple) for name in names_in(entry)]
     if all(isinstance(entry, str | tuple) for entry in entries) and len(names) == len(axes):
         return Value(picked, sizes, stored.element)
@@ -553,7 +550,7 @@ def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | No
     """An index entry of evenly spaced positions, with known sizes substituted, if the backend can view these."""
     if isinstance(entry, Ref):
         return None
-    told, axes = context.scalar(entry), free_axes(entry)
+    told, axes = context.scalar(entry), entry.free_axes
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
     evenly = is_descending(told) or (
         is_window(told) and (len(axes) == 1 or WINDOWS in context.target.supported)

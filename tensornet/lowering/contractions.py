@@ -24,12 +24,10 @@ from ..language.expression import (
     axes_of_index,
     divisor_of,
     fresh,
-    is_scalar,
     product_of,
-    rewrite,
     scalar_value,
 )
-from ..ops.record import Left, Value, common, layout_of, left_of, names_in, sizes_of
+from ..ops.record import Left, Value, common, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep, Step
 from ..sizes import symbol
@@ -53,8 +51,8 @@ def lower_contraction(context: LoweringContext, expression: Contraction, wanted:
 
 def _factors(context: LoweringContext, factors: Sequence[Expression]) -> tuple[list[Expression], list[Value]]:
     """The numbers among the factors of a product, and the tensors."""
-    scalars = [context.scalar(factor) for factor in factors if is_scalar(factor)]
-    return scalars, [context.lower(factor, None) for factor in factors if not is_scalar(factor)]
+    scalars = [context.scalar(factor) for factor in factors if factor.is_scalar]
+    return scalars, [context.lower(factor, None) for factor in factors if not factor.is_scalar]
 
 
 def _multiply(
@@ -219,7 +217,7 @@ def _joint_product(
         result = Ref(name, tuple(names[axis] for axis in index))
         summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
         product = Contraction((made[pair.first], made[pair.second]), summed)
-        body.append(Equation(result.name, axes_of_index(result.index), product))
+        body.append(Equation(result.name, result.free_axes, product))
         made.append(result)
     wrt = tuple(leaf.name for n, leaf in enumerate(leaves) if n in changing)
     return differentiated(Graph(tuple(leaves), tuple(body), ("y",)), ("y",), wrt, lambda *_: ())
@@ -275,14 +273,14 @@ def share_copies(context: LoweringContext) -> None:
 
 
 def _reading(right: Expression, old: Ref, new: Ref) -> Expression:
-    return rewrite(right, lambda part: new if part == old else part)
+    return right.rewrite(lambda part: new if part == old else part)
 
 
 def _copies(step: Step) -> Iterator[tuple[Ref, Layout, Hashable]]:
     """The operands that a product copies, each with the layout of the copy, and what equal copies share."""
     sizes = {axis.name: axis.size for axis in step.axes}
     for ref, groups in step.copied:
-        layout, copied = layout_of(ref), flatten(groups)
+        layout, copied = ref.layout, flatten(groups)
         yield ref, copied, (ref.name, tuple(map(sizes.get, layout)), tuple(map(layout.index, copied)))
 
 

@@ -31,13 +31,8 @@ from ..language.expression import (
     Size,
     axes_of_index,
     divisor_of,
-    free_axes,
     fresh,
-    is_scalar,
-    occurring,
-    option_axes,
     scalar_value,
-    transform,
 )
 from ..language.patterns import pattern_of
 from ..ops.record import Value, common, left_of, names_in
@@ -126,7 +121,7 @@ class _Lowering(LoweringContext):
         match expression:
             case Ref():
                 return read(self, expression)
-            case _ if is_scalar(expression):
+            case _ if expression.is_scalar:
                 number = self.scalar(expression)
                 return self.emit((), number, [], of_number(number))
             case Contraction(factors, ()) if any(map(divisor_of, factors[1:])):
@@ -148,14 +143,14 @@ class _Lowering(LoweringContext):
 
     def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
         """Whether an expression gives positions at even distances, one for each position along an axis."""
-        return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
+        return expression.free_axes == axes and len(axes) == 1 and is_window(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression with its numbers raised to at least `least`."""
         value = scalar_value(expression) if isinstance(expression, Literal) else None
         if isinstance(value, int | float) and value < least:
             return Literal(least)
-        return transform(expression, lambda part: self.raised(part, least))
+        return expression.transform(lambda part: self.raised(part, least))
 
 
 # ---------------------------------------------------------------------------- lines
@@ -176,7 +171,7 @@ def _asked_for(lines: Lines) -> Iterator[str]:
 def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
     """Emits the steps of a line. The step that computes the tensor gets its name."""
     equation, start = line.equation, len(context.steps)
-    context.sizes, context.written = line.sizes, axes_of_index(equation.left)
+    context.sizes, context.written = line.sizes, equation.kept
     value = context.lower(equation.right, context.written if as_written else None)
     if equation.name in context.read_by_name:
         value = context.reorder(value, equation.left)
@@ -233,7 +228,7 @@ def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
     """
     if isinstance(step, CallStep):
         return step
-    present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
+    present = step.equation.right.occurring | set(step.equation.kept)
     spoken = {
         part.axis for part in step.equation.parts if isinstance(part, Size)
     }  # these are sizes of the graph
@@ -284,7 +279,7 @@ def _kernel(context: LoweringContext, call: Call) -> Value:
     values = [context.convert(each, element) for each in values]
     groups = pattern.groups([each.layout for each in values])
     for n, ref in enumerate(pattern.tensors):
-        part = tuple(groups[axis] for axis in axes_of_index(ref.index))
+        part = tuple(groups[axis] for axis in ref.free_axes)
         if view_order(values[n].layout, part) is None:
             values[n] = context.reorder(values[n], flatten(part))
     right = replace(call, arguments=tuple(each.ref for each in values))
@@ -393,9 +388,9 @@ def _moved(context: LoweringContext, call: Call) -> Value:
     value = context.ungrouped(context.lower(argument, None))
     sizes = dict(value.sizes)
     options = dict(context.options(call))
-    filling = [of_number(each) for name in options.keys() - option_axes(call) for each in options[name]]
+    filling = [of_number(each) for name in options.keys() - call.option_axes for each in options[name]]
     if function.resized is not None:
-        for name in option_axes(call):
+        for name in call.option_axes:
             amounts = [context.open(scalar_size(each, Scope())) for each in options[name]]
             sizes[name] = function.resized(sizes[name], *amounts)
             options[name] = tuple(map(size_expression, amounts))

@@ -20,8 +20,6 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     divisor_of,
-    free_axes,
-    is_scalar,
     product_of,
     scalar_value,
 )
@@ -82,11 +80,11 @@ def operand(
 ) -> Operand:
     """Lowers an operand of a pointwise step; `scaled`: whether the step may multiply it by numbers too; `signed`:
     whether it may subtract it."""
-    if is_scalar(expression):
+    if expression.is_scalar:
         return Operand(None, (context.scalar(expression),))
     if scaled and isinstance(expression, Contraction) and not expression.summed:
         factors = expression.factors
-        tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
+        tensors = [n for n, factor in enumerate(factors) if not factor.is_scalar]
         if len(tensors) == 1 and not (tensors[0] and divisor_of(factors[tensors[0]])):
             (at,) = tensors
             before, after = (
@@ -224,7 +222,7 @@ def _rule(call: Call) -> Function:
     function = FUNCTIONS[call.function]
     if function.keeps_whole is None:
         return function
-    return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
+    return function.beside([scalar_value(each) if each.is_scalar else None for each in call.arguments])
 
 
 # ---------------------------------------------------------------------------- epilogue fusion
@@ -238,16 +236,16 @@ def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
             Ref() as bias,
             Contraction((one, two), (_, *_)) as made,
         ):
-            last = axes_of_index(bias.index)
+            last = bias.free_axes
         case _:
             return None
-    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
+    own = [{*each.free_axes}.difference(other.free_axes) for each, other in ((one, two), (two, one))]
     if "linear" not in context.target.supported or {*last} not in own:
         return None
     rows, other = (one, two) if own[1] == {*last} else (two, one)
-    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
+    first = rows.free_axes
     kept = tuple(axis for axis in first if axis not in made.summed)
-    if not kept or not set(kept).isdisjoint(free_axes(other)):
+    if not kept or not set(kept).isdisjoint(other.free_axes):
         return None  # a batch of products, to which no library adds a bias
     if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None

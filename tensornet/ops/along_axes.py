@@ -29,7 +29,6 @@ from .record import (
     Value,
     Writer,
     extreme,
-    layout_of,
     left_of,
     names_in,
     numeric,
@@ -107,7 +106,7 @@ def _lower_batch_norm(lowering: Lowering, call: Call) -> Value:
 def _spell_batch_norm(writer: Writer, call: Call, left: Left) -> str:
     """The call with three dimensions."""
     refs = cast("tuple[Ref, ...]", call.arguments)
-    dims = _around(call, [layout_of(each) for each in refs])
+    dims = _around(call, [each.layout for each in refs])
     operands = (writer.view(*each, ones=True) for each in zip(refs, dims, strict=True))
     text = writer.op(call.function, ", ".join(operands), **writer.options(call))
     return writer.reshaped(text, left)

@@ -20,7 +20,6 @@ from .record import (
     axes_in,
     common,
     extent,
-    layout_of,
     left_of,
     numeric,
     roles,
@@ -304,7 +303,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """
     settings = writer.options(call)
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
-    layouts, flat = [layout_of(each) for each in (q, k, v)], axes_in(left)
+    layouts, flat = [each.layout for each in (q, k, v)], axes_in(left)
     axes = _Axes.of(layouts)
     if float(settings["causal"]):
         axes = _Axes.of(layouts, common(flat, axes.queries)[1:])
@@ -342,7 +341,7 @@ def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
     """
     batch, head, positions, channels = groups
     number = {axis: n for n, group in enumerate(groups) for axis in group}
-    lying = [n for n, _ in itertools.groupby(layout_of(ref), number.__getitem__)]
+    lying = [n for n, _ in itertools.groupby(ref.layout, number.__getitem__)]
     if sorted(lying) != [0, 1, 2, 3] or lying in ([0, 1, 2, 3], [0, 2, 1, 3]):
         return writer.view(ref, groups, ones=True)
     return writer.op("permute", writer.view(ref, (batch, positions, head, channels)), axes="(0, 2, 1, 3)")
@@ -384,7 +383,7 @@ def _lower_distance(lowering: Lowering, call: Call) -> Value:
 def _spell_distance(writer: Writer, call: Call, left: Left) -> str:
     """The call with operands as matrices."""
     refs = cast("tuple[Ref, ...]", call.arguments)
-    dims = _pairs(call, [layout_of(each) for each in refs])
+    dims = _pairs(call, [each.layout for each in refs])
     given = (writer.view(*each, ones=True) for each in zip(refs, dims, strict=True))
     text = writer.op(call.function, *given, root=str("root" in dict(call.options)))
     return writer.reshaped(text, left)

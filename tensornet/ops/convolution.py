@@ -20,7 +20,6 @@ from .record import (
     Writer,
     common,
     extent,
-    layout_of,
     left_of,
     placed_kernel,
     sizes_of,
@@ -157,7 +156,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with two tensors, the number of groups, and by, apart, first and the computed size per dimension."""
     refs, ones = _parts(call)
-    form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), _windows_of(ones, writer), call.axes)
+    form = _Form.of(refs[0].layout, refs[1].layout, _windows_of(ones, writer), call.axes)
     *given, made = form.tensors
     texts = [writer.view(*each, ones=True) for each in zip(refs, (*given, made[1:2]), strict=False)]
     dimensions = [
@@ -173,7 +172,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
 def with_bias(lowering: Lowering, call: Call, bias: Value) -> Call | None:
     """A convolution with a bias of the channels of its result, if it has none and nothing but these."""
     (one, other, *more), ones = _parts(call)
-    form = _Form.of(layout_of(one), layout_of(other), _windows_of(ones, lowering), call.axes)
+    form = _Form.of(one.layout, other.layout, _windows_of(ones, lowering), call.axes)
     takes = not form.made and not more and bias.layout == (*form.groups, *form.out)
     return replace(call, arguments=(one, other, bias.ref, *ones)) if takes else None
 
@@ -212,7 +211,7 @@ def _spell_pool(writer: Writer, call: Call, left: Left) -> str:
     """The call with a tensor, and by, apart, first, result size and number of window elements per dimension."""
     ref, *ones = call.arguments
     windows = _windows_of(ones, writer)
-    groups = _pool_groups(layout_of(cast("Ref", ref)), windows)
+    groups = _pool_groups(cast("Ref", ref).layout, windows)
     text = writer.view(cast("Ref", ref), groups, ones=True)
     dimensions = [
         f"({each.by}, {each.apart}, {each.first}, {writer.extent((each.outer,))}, {writer.extent((each.inner,))}),"

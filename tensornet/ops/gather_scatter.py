@@ -19,7 +19,6 @@ from .record import (
     axes_in,
     common,
     extent,
-    layout_of,
     left_of,
     names_in,
     numeric,
@@ -87,7 +86,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     (axis,) = cast("Call", places).axes
     at = left.index(axis)
     lead, channels = ([names_in(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
-    batch = [group for group in lead if common(group, layout_of(where))]
+    batch = [group for group in lead if common(group, where.layout)]
     positions = writer.view(where, [*batch, call.axes])
     if is_inside(call):
         positions = writer.looked(positions, where.name, axis)
@@ -156,9 +155,9 @@ def _seconds(
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     """The call with rows, positions and matrices, in the dimensions that the backend's function requires."""
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
-    inner = tuple(axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left))
-    (which,) = common(layout_of(w), but=(inner,))
-    both, alone, own, summed, out = roles(MATMUL, (layout_of(told), layout_of(x), inner)).values()
+    inner = tuple(axis for axis in w.layout if axis in call.axes or axis in axes_in(left))
+    (which,) = common(w.layout, but=(inner,))
+    both, alone, own, summed, out = roles(MATMUL, (told.layout, x.layout, inner)).values()
     positions = writer.looked(writer.view(told, (both, alone), ones=True), told.name, which)
     rows = writer.view(x, (both, own, summed), ones=True)
     matrices = writer.view(w, ((which,), out, summed), ones=True)
@@ -205,7 +204,7 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
     told, places, a, b = call.arguments
     told, a, b = cast("tuple[Ref, Ref, Ref]", (told, a, b))
     (which,) = cast("Call", places).axes
-    both, rest, own, first, second = _outer_groups(*(layout_of(each) for each in (told, a, b)))
+    both, rest, own, first, second = _outer_groups(*(each.layout for each in (told, a, b)))
     positions = writer.view(told, (both, rest), ones=True)
     if is_inside(call):
         positions = writer.looked(positions, told.name, which)
@@ -224,7 +223,7 @@ def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _axes_of(*operands: Expression) -> tuple[str, ...]:
     """The axes of some tensors without repetition."""
-    return tuple(dict.fromkeys(axis for each in operands for axis in layout_of(cast("Ref", each))))
+    return tuple(dict.fromkeys(axis for each in operands for axis in cast("Ref", each).layout))
 
 
 GROUPED_MATMUL = placed_kernel(

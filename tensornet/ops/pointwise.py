@@ -130,9 +130,9 @@ def _spell_where(writer: Writer, call: Call, left: Left) -> str:
     """The call of `where`. Of two numbers the first becomes a tensor; a large mask value is clipped to the type."""
     condition, a, b = call.arguments
     first, second = writer.render(a, left), writer.render(b, left)
-    if writer.is_number(a) and writer.is_number(b):
+    if a.is_scalar and b.is_scalar:
         first = writer.number(a)
-    elif not writer.is_number(a) and _is_large(writer.value(b)):
+    elif not a.is_scalar and _is_large(writer.value(b)):
         second = writer.op("finite", second, first)
     return writer.op(call.function, writer.render(condition, left), first, second)
 
@@ -140,7 +140,7 @@ def _spell_where(writer: Writer, call: Call, left: Left) -> str:
 def _spell_dropped(writer: Writer, call: Call, left: Left) -> str:
     """The call of `dropped`. If the dropped operand is a number, it becomes a tensor."""
     kept, a, rate = call.arguments
-    value = writer.number(a) if writer.is_number(a) else writer.render(a, left)
+    value = writer.number(a) if a.is_scalar else writer.render(a, left)
     return writer.op(call.function, writer.render(kept, left), value, writer.render(rate, left))
 
 
@@ -197,6 +197,8 @@ TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", passes
 SIGMOID = _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)", passes=3)
 RELU = _ordered("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)")
 
+ABS = _same("abs", "|a|", abs, "g * sign(a)", complex="measured", latex=r"\left|{0}\right|")
+
 _root = functools.partial(_real, positive=True, root=True)
 
 _ELEMENTARY = (
@@ -232,7 +234,7 @@ _ELEMENTARY = (
         latex=r"\frac{{1}}{{\sqrt{{{0}}}}}",
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2", number="({0} ** 2)"),
-    _same("abs", "|a|", abs, "g * sign(a)", complex="measured", latex=r"\left|{0}\right|"),
+    ABS,
     _ordered("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0"),
     _ordered(
         "floor",

@@ -17,6 +17,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ..dtypes import Element as Element
 from ..sizes import product
 from ..syntax import Call, Expression, Ref
+from ..syntax import axes_in as axes_in
+from ..syntax import names_in as names_in
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 """A dimension: an axis, or a composite of several."""
@@ -26,21 +28,6 @@ Left: TypeAlias = "tuple[Entry, ...]"
 
 Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
 """An axis with its stride in positions, a second axis (or an empty name) with its stride, and the first position."""
-
-
-def names_in(entry: Entry) -> tuple[str, ...]:
-    """The axes of a dimension."""
-    return entry if isinstance(entry, tuple) else (entry,)
-
-
-def axes_in(entries: Iterable[Any]) -> list[str]:
-    """The axes in the brackets of a tensor that is read in its layout, with those of composites."""
-    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
-
-
-def layout_of(ref: Ref) -> tuple[str, ...]:
-    """The axes of a tensor that is read in its layout, in the order in memory."""
-    return tuple(axes_in(ref.index))
 
 
 def entry_of(axes: tuple[str, ...]) -> Entry:
@@ -88,7 +75,7 @@ class Value:
     @functools.cached_property
     def layout(self) -> tuple[str, ...]:
         """Its axes in the order in memory."""
-        return layout_of(self.ref)
+        return self.ref.layout
 
     @property
     def left(self) -> Left:
@@ -213,9 +200,6 @@ class Writer(Protocol):
 
     def integer(self, expression: Expression) -> int:
         """The value of a known whole number; raises an EquationError otherwise."""
-
-    def is_number(self, expression: Expression) -> bool:
-        """Whether an operand is a number."""
 
     def value(self, expression: Expression) -> Any:
         """The value of a number; None for a tensor, or while a size in it is open."""

@@ -24,7 +24,6 @@ from .record import (
     Value,
     Writer,
     extent,
-    layout_of,
     left_of,
     placed_kernel,
     roles,
@@ -72,7 +71,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with its operands in order, in the dimensions that the kernel requires."""
     refs = cast("tuple[Ref, ...]", call.arguments)
-    axes = roles(ALONG, [layout_of(each) for each in refs[:4]])
+    axes = roles(ALONG, [each.layout for each in refs[:4]])
     texts = [writer.view(*each, ones=True) for each in zip(refs, _dims(call, axes), strict=True)]
     text = writer.op(call.function, ", ".join(texts), **writer.options(call))
     return text if axes["t"] and axes["b"] and axes["m"] else writer.reshaped(text, left)

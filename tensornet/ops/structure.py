@@ -20,7 +20,6 @@ from .record import (
     Value,
     Writer,
     average,
-    layout_of,
     names_in,
 )
 
@@ -85,7 +84,7 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     An amount whose sign depends on open sizes, such as `2 - n`, adds where it is positive.
     """
     ref = cast("Ref", call.arguments[0])
-    text, fill, layout = writer.atomic(ref), writer.options(call)["value"], layout_of(ref)
+    text, fill, layout = writer.atomic(ref), writer.options(call)["value"], ref.layout
     pairs = {name: values for name, values in call.options if len(values) == 2}
     cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in layout]
     cuts = "" if all(each == ":" for each in cut) else f"[{', '.join(cut)}]"
@@ -161,7 +160,7 @@ def _lower_repeat(lowering: Lowering, call: Call) -> Value:
 def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
     """The source of a repetition: a broadcast view, copied to a contiguous array like every result."""
     operand = cast("Ref", call.arguments[0])
-    groups = [(axis,) for axis in layout_of(operand)]
+    groups = [(axis,) for axis in operand.layout]
     text = writer.view(operand, [*groups, ()], ones=True)
     extents = [writer.extent(names_in(entry)) for entry in left]
     shape = f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..codec import Part, refuses
 from ..errors import BackendError, EquationError
-from ..syntax import Call
+from ..syntax import RECORDS, Call
 from . import (
     along_axes,
     attention,
@@ -40,7 +40,8 @@ _ROWS = (
     *collectives.ROWS,
 )
 
-FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
+FUNCTIONS: dict[str, Function] = RECORDS
+FUNCTIONS.update((row.name, row) for row in _ROWS)
 """Every function by its name; `register` adds to it."""
 
 NO_FUNCTION = Function("", "")

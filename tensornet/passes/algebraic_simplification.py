@@ -15,7 +15,8 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
-from ..frontend.elaborate_ir import NodeRule, scalar_expression
+from ..frontend.elaborate_ir import NodeRule
+from ..ir.equations import options_of
 from ..ir.node import (
     Axis,
     Node,
@@ -34,7 +35,7 @@ from ..ir.node import (
 from ..ir.positions import Opened, opened
 from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..language.canonical import expanded
-from ..language.expression import Call, Expression, flat, transform
+from ..language.expression import Call, Expression, flat
 from ..ops.record import left_of
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate
@@ -53,14 +54,13 @@ def expand(each: Node, supported: Collection[str]) -> Node:
         return each
     rule = NodeRule(each)
     arguments = tuple(rule.ref(f"${n}", operand) for n, operand in enumerate(each.operands))
-    options = tuple((name, (scalar_expression(value),)) for name, value in each.options)
-    whole = _in_others(Call(each.op, arguments, rule.over, options), supported, rule.count)
+    whole = _in_others(Call(each.op, arguments, rule.over, options_of(each)), supported, rule.count)
     return rule.made(whole, left_of(rule.named(axes or ()) for axes in each.dims))
 
 
 def _in_others(part: Expression, supported: Collection[str], count: Expression) -> Expression:
     """An expression in functions that the backend has."""
-    changed = transform(part, partial(_in_others, supported=supported, count=count))
+    changed = part.transform(partial(_in_others, supported=supported, count=count))
     if not isinstance(changed, Call) or _is_there(changed.function, supported):
         return part if changed is part else flat(changed)
     return _in_others(expanded(changed, count), supported, count)
@@ -242,7 +242,7 @@ def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
     for at, factor in enumerate(product.operands):
         rest = [each for n, each in enumerate(product.operands) if n != at]
         summed, beside = _summed_to_one(factor), axes_in(rest)
-        lost = {*axes_of(factor.reads)} - summed - beside.keys()
+        lost = {*factor.axes} - summed - beside.keys()
         places = [reads[dims.index(axis)].axis for axis in lost if axis in dims]
         goes = summed and summed.isdisjoint((*dims, *beside)) and len(places) == len(lost)
         if goes and all(place in others for place in places):

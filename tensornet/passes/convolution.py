@@ -122,7 +122,7 @@ def _without(factors: Factors, others: Factors) -> Factors:
 
 def _having(factors: Factors, axes: Collection[Axis]) -> Factors:
     """The factors that have at least one of some axes."""
-    return [each for each in factors if not {*axes}.isdisjoint(axes_of(each.reads))]
+    return [each for each in factors if not {*axes}.isdisjoint(each.axes)]
 
 
 # ---------------------------------------------------------------------------- windows that are read
@@ -234,7 +234,7 @@ class _Reading:
         summed = self.summed.difference(axes_in(behind))
         own = {*axes_in([operand])}.union(axis for each in windows for axis, _ in each.terms)
         kernel = part(held, summed - own, self.sizes)
-        other = {*axes_of(kernel.reads)}
+        other = {*kernel.axes}
         axes, at = (own | other) & summed, tuple(("at", each) for each in windows)
         return _call(operand, kernel, axes, ones, at) if axes <= own & other else None
 
@@ -293,7 +293,7 @@ def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind:
     alone = summed - moving
     gradient = part(given, alone.difference(axes_in(core)), product.sizes)
     kernel = part(core, alone.difference(axes_in(given)), product.sizes)
-    one, other = {*axes_of(gradient.reads)}, {*axes_of(kernel.reads)}
+    one, other = {*gradient.axes}, {*kernel.axes}
     apart = moving.isdisjoint(one & other) and moving <= summed
     axes = (one | other) & summed
     return _call(gradient, kernel, axes, ones) if apart and axes - moving <= one & other else None
@@ -324,7 +324,7 @@ def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -
 
     Empty if it is read at other positions as well, or twice along one axis.
     """
-    axes, found = axes_of(operand.reads), partial_reads(operand, each.sizes, same)
+    axes, found = operand.axes, partial_reads(operand, each.sizes, same)
     windows = [entry for entry in found if isinstance(entry, Affine) and _is_window(entry)]
     return windows if len(windows) == len(found) and len({*axes}) == len(axes) else []
 

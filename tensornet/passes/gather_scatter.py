@@ -106,7 +106,7 @@ class _Ways:
     @functools.cached_property
     def tells(self) -> set[Axis]:
         """The axes of the tensor that holds the positions."""
-        return {*axes_of(self.ones.told.reads)}
+        return {*self.ones.told.axes}
 
     def all(self) -> Iterator[Node]:
         """The equivalent forms, where ones multiply."""
@@ -138,7 +138,7 @@ class _Ways:
             given = {"a": rule.ref("$a", told), "n": size_expression(self.product.sizes[axis])}
             position = rule.operand(parse_rule(function.selects, given))
             there = [rule.operand(parse_rule(function.at, {**given, "p": rule.ref("$p", position)}))]
-        holders = [each for each in self.others if axis in axes_of(each.reads)]
+        holders = [each for each in self.others if axis in each.axes]
         groups = [[[each] for each in holders], [self._tied(holders)] if len(holders) > 0 else []]
         for group in groups if groups[0] != groups[1] else groups[:1]:
             gone = [*itertools.chain(*group)]
@@ -179,7 +179,7 @@ class _Ways:
 
     def _needed(self, over: set[Axis]) -> list[Operand] | None:
         """The factors that have one of some axes; None if one of them also has the axis of the ones."""
-        needed = [each for each in self.others if over.intersection(axes_of(each.reads))]
+        needed = [each for each in self.others if over.intersection(each.axes)]
         return None if self.ones.axis in axes_in(needed) else needed
 
     def scattered(self) -> Iterator[Node]:
@@ -188,7 +188,7 @@ class _Ways:
         needed = self._needed(over)
         if not over or needed is None or name not in self.supported:
             return
-        wider = [each for each in self.others if self.ones.axis not in axes_of(each.reads)]
+        wider = [each for each in self.others if self.ones.axis not in each.axes]
         for rows in [wider] if self.ones.is_inside or needed == wider else [needed, wider]:
             beside = [each for each in self.others if each not in rows]
             gone = self.summed - over - {self.ones.axis, *axes_in(beside)}
@@ -249,7 +249,7 @@ def grouped_gemms(context: PassContext, program: Program, product: Node) -> Iter
         own = {entry.axis for entry in matrices.reads} - {None}
         summed = own & summed_axes(product)
         others = [each for n, each in enumerate(product.operands) if n != at]
-        needed = [each for each in others if summed.intersection(axes_of(each.reads))]
+        needed = [each for each in others if summed.intersection(each.axes)]
         rest = [each for each in others if each not in needed]
         if not summed:
             continue

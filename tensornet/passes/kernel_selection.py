@@ -16,8 +16,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..frontend.elaborate_ir import Expressions, scalar_expression
+from ..frontend.elaborate_ir import Expressions
 from ..graph.shape_inference import Scope, size_expression
+from ..ir.equations import options_of, scalar_expression
 from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.rewriting import Change, Cost, PassContext, Program, improved
 from ..language.canonical import CanonicalForms, canonical_functions, flattened, value_of
@@ -31,15 +32,9 @@ from ..language.expression import (
     bound_axes,
     contraction,
     flat,
-    free_axes,
-    is_scalar,
-    occurring,
     product_of,
-    references,
     rename,
-    subexpressions,
     sum_of,
-    transform,
     without,
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
@@ -177,7 +172,7 @@ class _Found(NamedTuple):
         known = self.bound.get(name, expression)
         if known == expression:
             return self._replace(bound={**self.bound, name: expression})
-        pairs = zip(free_axes(known), free_axes(expression), strict=False)
+        pairs = zip(known.free_axes, expression.free_axes, strict=False)
         moved = {one: other for one, other in pairs if one != other}
         if self.inside.isdisjoint(moved.values()):
             inner, outer = known, expression
@@ -201,7 +196,7 @@ class _Found(NamedTuple):
     @property
     def numbers(self) -> dict[str, int | float | complex | None]:
         """The values of the numbers; None for a number that contains an open size."""
-        return {name: value_of(each) for name, each in self.bound.items() if is_scalar(each)}
+        return {name: value_of(each) for name, each in self.bound.items() if each.is_scalar}
 
     def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
         return self._replace(runs=(*self.runs, (pattern, axes)))
@@ -240,7 +235,7 @@ class _Search:
             found
             for found in self.whole(pattern, self.form)
             if meaning.holds(found.numbers)
-            and meaning.fits(found.groups, free_axes(_bound(pattern.operands[0], found.bound, found.groups)))
+            and meaning.fits(found.groups, _bound(pattern.operands[0], found.bound, found.groups).free_axes)
             and not self.is_rounded(found, pattern, kernel)
         )
         found = min(ways, key=self.elements, default=None)
@@ -269,21 +264,21 @@ class _Search:
         if each.op == "contract":
             kept = {axis for axes in each.dims for axis in axes or ()}
             summed = axes_of(tuple(at for axis, at in labels.items() if axis not in {*kept, *each.over}))
-            counts = tuple(size_expression(self._known(each.sizes[axis])) for axis in each.over)
+            counts = tuple(self._spoken(each.sizes[axis]) for axis in each.over)
             return flat(contraction((*parts, *counts), tuple(summed), None))
-        options = tuple(
-            (name, (scalar_expression(value, self._known),)) for name, value in each.options if name != "draw"
-        )
-        return flat(Call(each.op, parts, tuple(dict.fromkeys(over)), options))
+        return flat(Call(each.op, parts, tuple(dict.fromkeys(over)), options_of(each, self._spoken)))
 
     def _known(self, size: Any) -> Any:
         return evaluate(size, self.bound)
+
+    def _spoken(self, size: Any) -> Expression:
+        return size_expression(self._known(size))
 
     def _part(self, operand: Operand, deep: int) -> Expression:
         """An operand as an expression: a number, positions, a function of others, or a named tensor."""
         node, reads = operand
         if node.is_scalar:
-            return scalar_expression(node, self._known)
+            return scalar_expression(node, self._spoken)
         if node.op == "index" and reads[0].axis is not None:
             return Call(INDEX.name, (), (reads[0].axis,))
         ref = self._ref(operand)
@@ -315,7 +310,7 @@ class _Search:
     def _expressions(self, right: Expression) -> Expressions:
         """Elaborates an expression over the operands that its references stand for."""
         expressions = Expressions(None, 1 + self.program.draws)
-        expressions.reads.update((ref, self._read(ref)) for ref in references(right))
+        expressions.reads.update((ref, self._read(ref)) for ref in right.references)
         return expressions
 
     def elaborated(self, right: Expression) -> tuple[Node, Mapping[Node, tuple[str, ...]]]:
@@ -352,11 +347,11 @@ class _Search:
     def _match(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
         match pattern:
             case Ref(name, index):
-                fits = not is_scalar(part) if index else value_of(part) is not None
+                fits = not part.is_scalar if index else value_of(part) is not None
                 bound = found.binding(name, part) if fits else None
                 yield from () if bound is None else (bound,)
                 return
-            case _ if is_scalar(pattern):
+            case _ if pattern.is_scalar:
                 if value_of(part) == value_of(pattern):
                     yield found
                 return
@@ -388,8 +383,8 @@ class _Search:
         """Moves numbers into a sum or a `where` that they multiply, if the pattern has a sum or a `where` there."""
         match pattern, part:
             case Call(function), Contraction(factors, ()) if function in ("add", WHERE.name):
-                numbers = [each for each in factors if is_scalar(each)]
-                others = [each for each in factors if not is_scalar(each)]
+                numbers = [each for each in factors if each.is_scalar]
+                others = [each for each in factors if not each.is_scalar]
                 if len(others) == 1:
                     inside, seen = self._look(others[0], found)
                     if isinstance(inside, Call) and inside.function == function:
@@ -409,8 +404,8 @@ class _Search:
         named = [term for term in pattern.arguments if isinstance(term, Ref)]
         whole = [term for term in pattern.arguments if not isinstance(term, Ref)]
         tensors, numbers = ([term for term in named if bool(term.index) is of] for of in (True, False))
-        scalars = [term for term in part.arguments if is_scalar(term)] if numbers else []
-        terms = [term for term in part.arguments if not (numbers and is_scalar(term))]
+        scalars = [term for term in part.arguments if term.is_scalar] if numbers else []
+        terms = [term for term in part.arguments if not (numbers and term.is_scalar)]
         if numbers and not scalars:
             return
         for chosen in itertools.permutations(range(len(terms)), len(whole)):
@@ -431,17 +426,17 @@ class _Search:
         named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
         numbers = [factor for factor in named if not factor.index]
         tensors = [factor for factor in named if factor.index]
-        told = [factor for factor in pattern.factors if is_scalar(factor)]
+        told = [factor for factor in pattern.factors if factor.is_scalar]
         whole = [factor for factor in pattern.factors if not isinstance(factor, Ref) and factor not in told]
         part, found = self._spread(part, found, len(tensors) + len(whole), bool(pattern.summed))
-        scalars = [factor for factor in part.factors if is_scalar(factor)]
-        factors = [factor for factor in part.factors if not is_scalar(factor)]
+        scalars = [factor for factor in part.factors if factor.is_scalar]
+        factors = [factor for factor in part.factors if not factor.is_scalar]
         if numbers:
             bound = found.binding(numbers[0].name, _over(_together(scalars), told))
             if bound is None:
                 return
             found = bound
-        elif any(isinstance(part, Size) for each in told for part in subexpressions(each)):
+        elif any(isinstance(part, Size) for each in told for part in each.subexpressions):
             found = found._replace(counts=(*found.counts, (_together(told), _together(scalars))))
         elif (told or not outermost) and value_of(_together(scalars)) != value_of(_together(told)):
             return
@@ -467,7 +462,7 @@ class _Search:
         """Matches a product whose factors are distributed: some to each tensor, the others to functions or outside."""
         places = defaultdict[str, set[int]](set)
         for n, group in enumerate(held):
-            for axis in itertools.chain(*map(free_axes, group)):
+            for axis in (axis for each in group for axis in each.free_axes):
                 places[axis].add(n)
         own = [
             frozenset[str]()
@@ -477,7 +472,7 @@ class _Search:
         ]
         remaining = frozenset(part.summed) - frozenset().union(*own)
         if outermost:
-            numbers = [each for each in part.factors if is_scalar(each)] if self.pattern.keeps_numbers else []
+            numbers = [each for each in part.factors if each.is_scalar] if self.pattern.keeps_numbers else []
             found = found._replace(beside=((*numbers, *held[len(tensors)]), remaining))
         else:
             found = found.running(pattern.summed, remaining)
@@ -492,12 +487,12 @@ class _Search:
     ) -> tuple[Contraction, _Found]:
         """The product with nested products flattened, while it has too few factors or lacks a sum that is wanted."""
         for factor in part.factors:
-            many = sum(not is_scalar(each) for each in part.factors) >= wanted
+            many = sum(not each.is_scalar for each in part.factors) >= wanted
             if many and (part.summed or not sums):
                 break
             behind, seen = (factor, found) if isinstance(factor, Contraction) else self._look(factor, found)
             others = Contraction(without(part.factors, (factor,)), part.summed)
-            if isinstance(behind, Contraction) and not set(behind.summed) & occurring(others):
+            if isinstance(behind, Contraction) and not set(behind.summed) & others.occurring:
                 factors = (behind if each is factor else each for each in part.factors)
                 whole = Contraction(tuple(factors), part.summed, part.place)
                 part, found = Contraction(*flattened(whole), part.place), seen
@@ -536,7 +531,7 @@ class _Search:
         node, reads = operand
         known = dict[Axis, Affine]()
         for axes, entry in zip(node.dims, reads, strict=True):
-            names = [str(axis) for axis in axes_of((entry,))]
+            names = [str(axis) for axis in entry.axes]
             if axes is not None and len(axes) == 1 and isinstance(entry, Affine) and not names:
                 known[axes[0]] = entry
                 continue
@@ -558,10 +553,10 @@ class _Search:
         names = {axis: found.outer(axis) for axis in found.outside}
         runs = [(run, frozenset([names.get(axis, axis) for axis in told])) for run, told in found.runs]
         axes = {
-            name: tuple(dict.fromkeys(names.get(axis, axis) for axis in free_axes(each)))
+            name: tuple(dict.fromkeys(names.get(axis, axis) for axis in each.free_axes))
             for name, each in found.bound.items()
         }
-        beside = {axis for each in found.beside[0] for axis in free_axes(each)}
+        beside = {axis for each in found.beside[0] for axis in each.free_axes}
         form = pattern.expression
         outermost = form.summed if isinstance(form, Contraction) else ()
         every = [(outermost, found.beside[1] - beside), *runs]
@@ -583,7 +578,7 @@ class _Search:
         if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
             return None
         written = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
-        bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in written.items()}
+        bound = {name: _put_in(each, sizes) if each.is_scalar else each for name, each in written.items()}
         factors = tuple(map(self.forms.written, found.beside[0]))
         return found._replace(bound=bound, groups=groups, beside=(factors, found.beside[1]))
 
@@ -596,16 +591,16 @@ class _Search:
         elements = (
             self._expressions(each).part(each, Scope(self.sizes)).node.element
             for name, each in found.bound.items()
-            if not is_scalar(each) and name not in pattern.partial
+            if not each.is_scalar and name not in pattern.partial
         )
         return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands at the planned sizes, and their factors; of several matches the least wins."""
         operands = tuple(found.bound.values())
-        extents = ([evaluate(self.sizes[axis], self.values) for axis in free_axes(each)] for each in operands)
+        extents = ([evaluate(self.sizes[axis], self.values) for axis in each.free_axes] for each in operands)
         elements = sum(float(product(each)) for each in extents)
-        return elements, sum(len(list(references(each))) for each in operands)
+        return elements, sum(len(list(each.references)) for each in operands)
 
     def call(self, kernel: Function, meaning: KernelEquation, pattern: Pattern, found: _Found) -> Expression:
         """The call of a kernel, times the factors next to it."""
@@ -616,7 +611,7 @@ class _Search:
         axes = tuple(axis for each in pattern.axes for axis in found.groups[each])
         made = Call(kernel.name, operands, axes, options)
         beside, remaining = found.beside
-        gone = set(axes).difference(free_axes(made))
+        gone = set(axes).difference(made.free_axes)
         return contraction((made, *beside), tuple(sorted(remaining - gone)), None)
 
 
@@ -639,11 +634,11 @@ def _bound(
     """An expression of a pattern with its names and axes replaced. A function over no axis is left out."""
     if isinstance(expression, Ref):
         return bound[expression.name]
-    changed = transform(expression, lambda part: _bound(part, bound, groups))
+    changed = expression.transform(lambda part: _bound(part, bound, groups))
     if isinstance(changed, Call) and changed.axes:
         made = FUNCTIONS[changed.function].makes(changed.axes)
         present = {
-            *free_axes(Contraction(changed.arguments)),
+            *Contraction(changed.arguments).free_axes,
             *(axis for each in made for axis in groups[each]),
         }
         axes = tuple(axis for each in changed.axes for axis in groups[each] if axis in present)
@@ -665,8 +660,8 @@ def _times(numbers: Sequence[Expression], call: Call) -> Call:
 
 def _sums_alone(product: Contraction, factor: Expression) -> bool:
     """Whether a product sums over an axis that only this factor has."""
-    others = {axis for each in without(product.factors, (factor,)) for axis in free_axes(each)}
-    return not others.issuperset({*free_axes(factor)}.intersection(product.summed))
+    others = {axis for each in without(product.factors, (factor,)) for axis in each.free_axes}
+    return not others.issuperset({*factor.free_axes}.intersection(product.summed))
 
 
 def _over(number: Expression, others: list[Expression]) -> Expression:
@@ -678,13 +673,13 @@ def _put_in(number: Expression, sizes: Mapping[str, Expression]) -> Expression:
     """A number with the sizes of the pattern's axes filled in."""
     if isinstance(number, Size):
         return sizes.get(number.axis, number)
-    return transform(number, lambda part: _put_in(part, sizes))
+    return number.transform(lambda part: _put_in(part, sizes))
 
 
 def _are_equal(one: Expression, other: Expression) -> bool:
     """Whether two numbers are equal for all open sizes, judged by their values at a few sets of primes."""
     names = dict.fromkeys(
-        part.axis for each in (one, other) for part in subexpressions(each) if isinstance(part, Size)
+        part.axis for each in (one, other) for part in each.subexpressions if isinstance(part, Size)
     )
     for primes in TRIED:
         sizes = dict(zip(names, primes, strict=False))

@@ -27,7 +27,6 @@ from ..ir.node import (
     Operand,
     Size,
     along,
-    axes_of,
     distinct_axes,
     node,
     over_operands,
@@ -107,7 +106,7 @@ def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
     own, dims, left = distinct_axes(others), own_axes(child), [n for n in range(len(reads)) if n != d]
     if own is None or dims is None:
         return None
-    more = [axis for axis in dict.fromkeys(axes_of((reads[d],))) if axis not in own]
+    more = [axis for axis in dict.fromkeys(reads[d].axes) if axis not in own]
     sizes: dict[Axis, Size] = {("more", axis): reader.sizes[axis] for axis in more}
     table = dict(zip((*own, *more), map(along, (*(dims[n] for n in left), *sizes)), strict=True))
     (entry,) = substitute((reads[d],), table)
@@ -143,7 +142,7 @@ def _narrowed(
         shape: its shape.
         more: the sizes of axes that the node itself lacks.
     """
-    given = {axis for entry in fixed.values() for axis in axes_of((entry,))}
+    given = {axis for entry in fixed.values() for axis in entry.axes}
     if not _goes_through(each) or not {*fixed, *given}.isdisjoint(each.over):
         return None
     read = {entry.axis for child, reads in each.operands if child.op != "index" for entry in reads}
@@ -189,7 +188,7 @@ def _averaged_first(facts: Facts, mean: Node, sums: bool) -> Node | None:
     found = opened(mean, 0, facts.same) if is_average and is_open and not mean.is_scalar else None
     if found is None:
         return None
-    holders = Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
+    holders = Counter(axis for each in found.inside for axis in {*each.axes} if axis in found.over)
     if child.op == "add" or max(holders.values(), default=0) < 2:
         parts = [_averaged_part(facts, mean, found, each, sums) for each in found.inside]
         return node(child.op, found.sizes, parts, found.result, mean.shape, found.inside_over)
@@ -204,7 +203,7 @@ def _averaged_first(facts: Facts, mean: Node, sums: bool) -> Node | None:
 
 def _averaged_part(facts: Facts, mean: Node, found: Opened, part: Operand, sums: bool) -> Operand:
     """The average of a part along those averaged axes that it has."""
-    own = tuple(dict.fromkeys(axes_of(part.reads)))
+    own = tuple(dict.fromkeys(part.axes))
     over = tuple(axis for axis in found.over if axis in own)
     if not over:
         return part

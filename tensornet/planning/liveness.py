@@ -12,19 +12,7 @@ from typing import Any
 from ..graph.element_types import bytes_of, of_leaf
 from ..graph.leaves import Leaf
 from ..language.affine import is_cut
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    axes_of_index,
-    calls_in,
-    divisor_of,
-    free_axes,
-    is_computed_index,
-    option_axes,
-)
+from ..language.expression import Call, Contraction, Expression, Literal, Ref, divisor_of, is_computed_index
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product
 from .plans import AnyStep, Step
@@ -69,19 +57,19 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
 
     way = step.arrangement
     if way is not None and way.kind != "multiply":
-        copied = (held(axes_of_index(ref.index)) for ref, _ in step.copied)
+        copied = (held(ref.free_axes) for ref, _ in step.copied)
         beside = held((*way.batch, *way.rows, *way.summed)) if way.kind in ("dot", "sum") else 0
         beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
         return sum(copied) + beside
     match step.equation.right:
         case Call(function) as call if (works_in := FUNCTIONS[function].works_in) is not None:
-            return sum(map(held, works_in(call, axes_of_index(step.equation.left))))
+            return sum(map(held, works_in(call, step.equation.kept)))
         case Call(function) if FUNCTIONS[function].tile:
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call() as call if (times := _results_worked_in(call)) is not None:
-            return int(times * held(axes_of_index(step.equation.left)))
+            return int(times * held(step.equation.kept))
         case Contraction(_, ()) | Call() as expression:
-            if all(FUNCTIONS[each.function].axes == "none" for each in calls_in(expression)):
+            if all(FUNCTIONS[each.function].axes == "none" for each in expression.calls):
                 most, own = _parts(expression, held)
                 return most - own
     return 0
@@ -92,11 +80,11 @@ def _results_worked_in(call: Call) -> float | None:
     function = FUNCTIONS[call.function]
     match call:
         case Call(_, (Ref() as ref, *_), axes) if function.axes == "kept":
-            inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
+            inner = set(ref.free_axes[-len(axes) :]) == set(axes)
             return function.workspace[0 if inner else 1]
         case Call() if function.axes == "moved":
             first, further = function.workspace
-            return first + further * (len(option_axes(call)) - 1)
+            return first + further * (len(call.option_axes) - 1)
     return None
 
 
@@ -119,7 +107,7 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
                 part = subtracted
         within, value = _parts(divisor_of(part) or part, held)
         most, alive = max(most, alive + within), alive + value
-        axes |= dict.fromkeys(free_axes(part))
+        axes |= dict.fromkeys(part.free_axes)
         if number + 1 == len(parts) or (chain and number):  # a + b + c is (a + b) + c
             own = held(axes) if axes else 0
             most, alive = max(most, alive + own), own
@@ -134,7 +122,7 @@ def is_view(step: Step) -> bool:
     if not isinstance(right, Ref):
         return False
     whole = not any(isinstance(entry, int) or is_computed_index(entry) for entry in right.index)
-    return (whole or is_cut(right)) and axes_of_index(right.index) == axes_of_index(step.equation.left)
+    return (whole or is_cut(right)) and right.free_axes == step.equation.kept
 
 
 # ---------------------------------------------------------------------------- together

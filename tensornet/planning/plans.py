@@ -23,8 +23,8 @@ from ..graph.graph import Graph
 from ..graph.leaves import Along, Leaf, names_of_blocks, scoped, shown_call
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Ref, Size, axes_of_index, rename_tensors
-from ..ops.record import layout_of, names_in
+from ..language.expression import Call, Contraction, Ref, Size, rename_tensors
+from ..ops.record import names_in
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
 
 
@@ -135,7 +135,7 @@ class Step:
         if way is None or product is None or way.kind in ("multiply", "sum"):
             return found
         for ref, groups in product.read_by(way):
-            layout = layout_of(ref)
+            layout = ref.layout
             own = tuple(tuple([axis for axis in group if axis in layout]) for group in groups)
             order = view_order(layout, own)
             if order is None or (way.kind == "matmul" and own[0] and len(order) > 1 and order[-1] == 0):
@@ -716,7 +716,7 @@ def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[s
     for number, step in enumerate(steps):
         lost = sorted({*step.reads} - known)
         if isinstance(step, Step):
-            lost += sorted({*axes_of_index(step.equation.left)} - {axis.name for axis in step.axes})
+            lost += sorted({*step.equation.kept} - {axis.name for axis in step.axes})
         if lost or known.intersection(step.defines):
             message = (
                 f"reads '{lost[0]}', which is not there" if lost else "defines a tensor that exists already"

@@ -19,18 +19,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, index_of
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    Size,
-    Taken,
-    axes_of_index,
-    axes_through,
-    fresh,
-    rewrite,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, Size, Taken, axes_through, fresh
 from ..ops.record import axes_in, names_in
 from ..ops.structure import INDEX
 from ..sizes import name_of, symbol
@@ -96,7 +85,7 @@ def separated(graph: Graph, apart: frozenset[Apply] = frozenset()) -> Graph:
 def _separated(graph: Graph, equation: Equation, taken: Taken) -> Iterator[Equation]:
     """The equations of the new tensors that an equation reads, and the equation itself."""
     scope, parts = graph.scope(equation), [part for part in equation.parts if not _is_index(part)]
-    plain = {axis for axis in axes_of_index(equation.left) if not any(_binds(part, axis) for part in parts)}
+    plain = {axis for axis in equation.kept if not any(_binds(part, axis) for part in parts)}
     ways = Counter(name for name, _ in {(ref.name, ref.index) for ref in equation.references})
     made = list[Equation]()
 
@@ -118,7 +107,7 @@ def _separated(graph: Graph, equation: Equation, taken: Taken) -> Iterator[Equat
                 return replace(part, name=made[-1].name)
         return part
 
-    right = rewrite(equation.right, visit)
+    right = equation.right.rewrite(visit)
     yield from made
     yield replace(equation, right=right)
 
@@ -236,7 +225,7 @@ class _Cut:
             return False
         (label,) = labels
         assert label is not None
-        flat = axes_of_index(equation.left)
+        flat = equation.kept
         if flat.count(label) != 1 or any(_binds(part, label) for part in equation.parts):
             return False
         others = [ref for ref in refs if ref.name not in self.cut and ref.name not in self.along]

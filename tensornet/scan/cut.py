@@ -20,7 +20,6 @@ from ..frontend.elaborate_ir import (
     elaborated,
     moved,
     of_tensors,
-    scalar_expression,
     size_arguments,
 )
 from ..graph.graph import Apply, Graph
@@ -28,22 +27,12 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
+from ..ir.equations import scalar_expression
 from ..ir.naming import Sizes, graph_of
 from ..ir.node import Function, Names, Node, Operand, Size, along, cast, leaf, node, number, plain_reads
 from ..ir.rewriting import Program
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Expression,
-    Index,
-    Literal,
-    Ref,
-    Taken,
-    axes_of_index,
-    free_axes,
-    is_scalar,
-    references,
-)
+from ..language.expression import Call, Expression, Index, Literal, Ref, Taken, axes_of_index
 from ..ops.along_axes import PREVIOUS
 from ..ops.record import axes_in
 from ..ops.structure import REPEAT
@@ -236,7 +225,7 @@ class _Stateful(Expressions):
         group = self.groups.get(self.reader)
         if group is None or not isinstance(part, Call) or not is_step(part):
             return False
-        return any(ref.name in group.names for ref in references(part.arguments[0]))
+        return any(ref.name in group.names for ref in part.arguments[0].references)
 
     def _state(self, step: Call, scope: Scope) -> tuple[Operand, tuple[Index, ...]]:
         """The state that a step reads, and its index."""
@@ -267,7 +256,7 @@ class _Stateful(Expressions):
         elif isinstance(part, Ref):
             read, index = self._later(part, scope), part.index
         if index.count(axis) != 1 or axis in axes_of_index(tuple(each for each in index if each != axis)):
-            index = axes = free_axes(part)
+            index = axes = part.free_axes
             read = Operand(self.value(part, axes, scope), tuple(map(along, axes)))
             dims = tuple((NamedAxis(each, scope[each]),) for each in axes)
             self.called.setdefault(read.node, (self.taken.numbered(self.reader), dims))
@@ -295,7 +284,7 @@ class _Stateful(Expressions):
             start, scope: the start, and the sizes of its axes.
             left, shape: the axes of the first value, and their sizes.
         """
-        fill = self.scalar(start, scope) if is_scalar(start) else None
+        fill = self.scalar(start, scope) if start.is_scalar else None
         if fill is not None:
             begin = node("copy", shape, [Operand(fill)], plain_reads(len(shape)))
         else:
@@ -303,7 +292,7 @@ class _Stateful(Expressions):
             if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):
                 fix = "read it under axes of its own, in a line of its own"
                 raise EquationError(f"'{name}' has a start, and is read in parts", start.place, fix)
-            for axis in sorted({*axes_of_index(left)}.difference(free_axes(start))):
+            for axis in sorted({*axes_of_index(left)}.difference(start.free_axes)):
                 start = Call(REPEAT.name, (start,), (axis,))
             begin = self.value(start, left, scope)
         return fill, begin
@@ -344,7 +333,7 @@ def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
     found = [makers[name] for name in item.reads if name in makers]
     if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
         return found
-    begun = {ref.name for start in item.right.arguments[1:] for ref in references(start)}
+    begun = {ref.name for start in item.right.arguments[1:] for ref in start.references}
     return [
         each
         for each in found

@@ -244,7 +244,7 @@ def _lessens(reader: Node, state: Node, at: int) -> bool:
     """Whether a node reads a state at one position, or multiplies it and sums one of its axes, wherever it reads it."""
     kept = {*axes_of(reader.result)} if reader.op == "contract" else {*range(len(reader.sizes))}
     reads = [operand.reads for operand in reader.operands if operand.node is state]
-    return all(not axes_of((each[at],)) or {*axes_of(each)} - kept for each in reads)
+    return all(not each[at].axes or {*axes_of(each)} - kept for each in reads)
 
 
 def _triangular(component: Component, factor: Operand, rest: Operand) -> Node:
@@ -460,7 +460,7 @@ class _Reading:
 
     def _opens(self, part: Operand) -> bool:
         """Whether an operand may hold several terms: it recurs, or is computed for all positions before the loop."""
-        return self.forms.recurs(part) or self.label in axes_of(part.reads)
+        return self.forms.recurs(part) or self.label in part.axes
 
     def _gate(self, terms: Sequence[Product]) -> _Gate:
         """A gate: at most one product with the result before, products with inputs, and biases."""
@@ -485,7 +485,7 @@ class _Reading:
     def _product(self, term: Product) -> tuple[list[Operand], Node, Node]:
         """The factors of a product that are no weights, their product, its channels last, and the weights' matrix."""
         around, (factors, summed) = {*self._around}, term
-        given = [each for each in factors if not around.isdisjoint(axes_of(each.reads))]
+        given = [each for each in factors if not around.isdisjoint(each.axes)]
         weights = [each for each in factors if each not in given]
         if not all(self._is_read_whole(each) for each in given if self.forms.recurs(each)):
             raise NotLinear
@@ -502,7 +502,7 @@ class _Reading:
 
     def _is_read_whole(self, part: Operand) -> bool:
         """Whether a tensor is read along whole dimensions, each element once and in order: the kernel reads it so."""
-        axes, same = [*axes_of(part.reads)], self.component.components.program.same
+        axes, same = [*part.axes], self.component.components.program.same
         pairs = zip(part.reads, part.node.shape, strict=True)
         return len({*axes}) == len(axes) and all(
             fills(entry, self.forms.sizes, length, same) for entry, length in pairs

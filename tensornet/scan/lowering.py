@@ -294,7 +294,7 @@ class Component:
         axes = set[Axis | None]()
         for other, entries in reads_of(reader):
             if other is child:
-                at = [d for d, entry in enumerate(entries) if self.axes[reader] in axes_of((entry,))]
+                at = [d for d, entry in enumerate(entries) if self.axes[reader] in entry.axes]
                 alone = len(at) == 1 and entries[at[0]].axis == self.axes[reader]
                 own = child.dims[at[0]] if alone else None
                 axes.add(own[0] if own is not None and len(own) == 1 else None)
@@ -391,10 +391,10 @@ class Block:
                 operands = [total, *(operand for operand in operands if operand not in others)]
         elif each.op == "contract" and not self.alone:
             for summed in {*range(len(each.sizes))}.difference(axes_of(each.result), (axis,)):
-                having = [operand for operand in operands if summed in axes_of(operand.reads)]
+                having = [operand for operand in operands if summed in operand.axes]
                 rest = [operand for operand in operands if operand not in having]
                 kept = {axis, *axes_of(each.result), *axes_in(rest)}.intersection(axes_in(having))
-                most = max((len({*axes_of(operand.reads)}) for operand in having), default=0)
+                most = max((len({*operand.axes}) for operand in having), default=0)
                 alone = all(map(is_alone, having))
                 if len(having) > 1 and alone and axis in kept and len(kept) <= most:
                     operands = [*rest, self._before("contract", each, having, kept)]
@@ -414,7 +414,7 @@ class Block:
             return Operand(self.made[child], self._entries(each, reads, self.component.labels[child]))
         if child.is_scalar:
             return Operand(self._whole(child, stem)) if is_sized(child) else operand
-        inner = [d for d, entry in enumerate(reads) if axis in axes_of((entry,)) and not self._recurs(entry)]
+        inner = [d for d, entry in enumerate(reads) if axis in entry.axes and not self._recurs(entry)]
         if not inner:
             return Operand(self._whole(child, stem), self._entries(each, reads))
         if len(inner) > 1 or reads[inner[0]].axis != axis:
@@ -456,7 +456,7 @@ class Block:
     def _entry(self, each: Node, entry: Affine | Gather) -> Affine | Gather:
         if isinstance(entry, Gather):
             return Gather(*self._operand(each, Operand(entry.node, entry.reads)))
-        if self.component.axes[each] in axes_of((entry,)):
+        if self.component.axes[each] in entry.axes:
             return Gather(*self._operand(each, held(entry, each.sizes)))
         return entry
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..ir.equations import reads_of
-from ..ir.node import Affine, Gather, Node, Operand, axes_of, fills
+from ..ir.node import Affine, Gather, Node, Operand, fills
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS, Element
 from .mesh import PARTIAL, REPLICATED, VARYING, Placement
@@ -130,7 +130,7 @@ def _place(
     """The dimension along an axis, varying if there is none; None if it is in a window, or inside of a composite."""
     found: list[int] = []
     for d, (entry, length) in enumerate(zip(entries, shape, strict=True)):
-        if isinstance(entry, Gather) or axis not in axes_of((entry,)):
+        if isinstance(entry, Gather) or axis not in entry.axes:
             continue
         if not fills(entry, each.sizes, length) or entry.terms[0][0] != axis:
             return None

@@ -26,7 +26,7 @@ from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, dim_size
 from ..ir.node import leaf
 from ..language.equation import Equation
-from ..language.expression import ELLIPSIS, Call, Expression, free_axes, references, rename, show
+from ..language.expression import ELLIPSIS, Call, Expression, rename, show
 from ..ops.collectives import COLLECTIVES, MESH, VJP
 from ..planning.gradients import leaves_of
 from ..planning.planner import NOMINAL, whole_sizes, with_functions
@@ -335,7 +335,7 @@ def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> 
     for item in local.own:
         for part in item.parts:
             if isinstance(part, Call) and part.function in COLLECTIVES:
-                axes = dict.fromkeys((*free_axes(part.arguments[0]), *part.axes))
+                axes = dict.fromkeys((*part.arguments[0].free_axes, *part.axes))
                 key = rename(part, {axis: f"a{n}" for n, axis in enumerate(axes)})
                 runs.setdefault(key, (item, part))
     for item, part in runs.values():
@@ -357,15 +357,15 @@ def _of_call(
 ) -> Iterator[Collective]:
     """The collective of a call, and that of its backward pass."""
     (argument,), scope, expressions = call.arguments, local.scope(item), Expressions(local)
-    for ref in references(argument):
+    for ref in argument.references:
         shape = [dim_size(dim) for dim in local.named[ref.name]]
         expressions.tensors[ref.name] = leaf("input", shape, elements[ref.name], n=ref.name)
     element = expressions.part(argument, scope).node.element
-    lengths = {axis: evaluate(scope[axis], local.bound) for axis in free_axes(argument)}
+    lengths = {axis: evaluate(scope[axis], local.bound) for axis in argument.free_axes}
     n, before = _operand(call, lengths, bytes_of(element, size))
     after = mesh.after(call.function, n, before)
     runs = [(call.function, before, False)]
-    if any(ref.name in known for ref in references(argument)):
+    if any(ref.name in known for ref in argument.references):
         runs.append((VJP[call.function], after, True))
     for name, operand, backward in runs:
         moved = mesh.moved(name, n, operand)
@@ -376,7 +376,7 @@ def _of_call(
 
 def _operand(call: Call, lengths: Mapping[str, Any], size: int) -> tuple[int, float]:
     """The number of the mesh axis of a collective, and the bytes of its operand, given those of a number."""
-    (told,), axes = dict(call.options)[MESH], free_axes(call.arguments[0])
+    (told,), axes = dict(call.options)[MESH], call.arguments[0].free_axes
     return int(getattr(told, "value", 0)), float(size * math.prod(int(lengths[axis]) for axis in axes))
 
 
