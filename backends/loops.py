@@ -41,10 +41,9 @@ def scan(
         blank = [library.zeros(each, each.shape[:axis] + each.shape[axis + 1 :]) for each, axis in inputs]
         found = as_tuple(function(*blank, *states, *rest))
         return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
-    step = -1 if back else 1
-    pieces = [library.unbind(each, axis)[::step] for each, axis in inputs]
-    made: list[Any] = []
-    for at, *given in zip(range(size)[::step], *pieces, strict=True):
+    order, made = slice(None, None, -1 if back else 1), list[Any]()
+    pieces = [library.unbind(each, axis)[order] for each, axis in inputs]
+    for at, *given in zip(range(size)[order], *pieces, strict=True):
         found = as_tuple(function(*given, *states, *rest))
         states = [found[number] for number in following]
         if not made:

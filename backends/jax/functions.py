@@ -383,6 +383,8 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of arrays and of `training`, compiled as a whole.
 
     Inside another trace the function runs uncompiled, and so does one that calls functions that cannot be traced.
+    A traced function has no values to check: it also returns the least and the greatest of the positions that it reads
+    at, and these are checked after the call.
     """
 
     untraced = (_UnseenError, jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)

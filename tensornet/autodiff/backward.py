@@ -1,6 +1,6 @@
 """The nodes of the backward pass of a graph, from its results to its leaves, and cotangent accumulation.
 
-`joint.py` builds graphs from them and from the nodes of the forward pass. The gradient of a tensor is the sum over its
+`vjp.py` builds graphs from them and from the nodes of the forward pass. The gradient of a tensor is the sum over its
 readers. A gradient that is constant along a dimension is kept without that dimension for as long as possible.
 """
 
