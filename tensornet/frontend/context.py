@@ -34,6 +34,9 @@ from .instantiate import Matched
 
 Names: TypeAlias = "str | Sequence[str]"
 
+LEAVES = ("input", "parameter", "constant")
+"""The kinds of tensors that no line defines."""
+
 
 @dataclass
 class Known:
@@ -146,7 +149,7 @@ class Text:
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
         """Enters declared leaves, and the sizes that their axes are declared with."""
         for each in declarations:
-            if each.kind in ("input", "parameter", "constant"):
+            if each.kind in LEAVES:
                 self._declare(each)
         axes = (axis for dim in self.dims_known() for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size)}
@@ -290,6 +293,18 @@ class Text:
             for name in expression.occurring & self.given.keys()
             if name not in remade and windowed.isdisjoint({*size_names(self.given[name])} - {name})
         )
+
+    def take_declared_sizes(self) -> None:
+        """Gives an axis that no argument sizes the size with which declarations name it: `q` of `A[q:3]`."""
+        declared: dict[str, set[Any]] = {}
+        leaves = [entry for entry in self.known.values() if entry.kind in LEAVES]
+        for axis in (axis for entry in leaves for dim in entry.dims or () for axis in dim):
+            declared.setdefault(axis.name, set()).add(self.unifier.resolve(axis.size))
+        told = {name for sizes in declared.values() for size in sizes for name in size_names(size)}
+        for name in sorted(self.open_names() - told):
+            sizes = declared.get(name, set())
+            if len(sizes) == 1 and isinstance(size := sizes.pop(), int):
+                self.unifier.bound[name] = size
 
     def open_names(self) -> set[str]:
         """The names without a value: those in sizes of tensors, and those of axes in windows."""

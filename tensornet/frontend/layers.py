@@ -467,6 +467,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     own = [each for each in text.items if isinstance(each, tuple)]
     for equation, _ in own:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
+    text.take_declared_sizes()
     _sizes_in_blocks(text)
     leaves = _leaves(text)
     solved = text.unifier.solved()
