@@ -14,7 +14,7 @@ from ..device.cost_model import DeviceProfile, default_profile
 from ..device.timing import Clock, timings
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
-from ..errors import BackendError, TensornetWarning, warn
+from ..errors import BackendError, ShapeError, TensornetWarning, warn
 from ..frontend.elaborate_ir import of_tensors
 from ..graph.element_types import holding
 from ..graph.graph import Graph, inlined, of_graph
@@ -132,10 +132,7 @@ def plan(
         told |= {"memory_limit": memory_limit, "compare": compare, "training": training}
         alone = functools.partial(_of_each_device, **told)
         return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
-    if shard != "auto" or links is not None:
-        from ..sharding.sharded import check_undivided
-
-        check_undivided(shard, links)
+    check_undivided(shard, links)
     check_tuning(tune)
     device = chosen.device() if device is None else device
     write = trace if callable(trace) else print if trace else None
@@ -165,6 +162,12 @@ def plan(
             fix = "call its parts as blocks, layer(x, scope='a'): only blocks and recurrences are computed again"
             warn(TensornetWarning(message, fix=fix))
         return found
+
+
+def check_undivided(shard: Shard, links: Mapping[str, tuple[float, float]] | None) -> None:
+    """Raises a ShapeError if something is said of a mesh where there is none."""
+    if shard != "auto" or links is not None:
+        raise ShapeError("shard= and links= are for a mesh, and none is given", fix='give mesh={"data": 2}')
 
 
 def _check_on_mesh(**options: Any) -> None:

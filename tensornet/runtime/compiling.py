@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..codegen.program import check_undivided
 from ..display import Memory, in_bytes
 from ..dtypes import element_type, itemsize
 from ..errors import BackendError, DtypeError, TensornetError, check_arguments
@@ -13,8 +14,10 @@ from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
-from ..sharding.sharded import AUTO, Shard, check_undivided
 from .executable import Executable, wrong_names
+
+if TYPE_CHECKING:
+    from ..sharding.sharded import Shard
 
 DIGITS = 4
 """Digits shown after the decimal point."""
@@ -51,7 +54,7 @@ def compile(
     backward: str = "planned",
     jit: bool = True,
     mesh: Any = None,
-    shard: Shard = AUTO,
+    shard: Shard = "auto",
     links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Executable:
@@ -155,7 +158,7 @@ def module(
     tune: str | None = None,
     backward: str = "planned",
     mesh: Any = None,
-    shard: Shard = AUTO,
+    shard: Shard = "auto",
     links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Any:

@@ -69,16 +69,6 @@ class Sharded:
     seconds: float
 
 
-def check_undivided(shard: Shard, links: Mapping[str, tuple[float, float]] | None) -> None:
-    """Raises an error if something is said of a mesh where there is none.
-
-    Raises:
-        ShapeError: `shard` or `links` is given.
-    """
-    if shard != AUTO or links is not None:
-        raise ShapeError("shard= and links= are for a mesh, and none is given", fix='give mesh={"data": 2}')
-
-
 def shard_graph(
     graph: Graph,
     mesh: Any,

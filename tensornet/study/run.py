@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import tensornet as tn
 from tensornet.codec import Part, read, write
+from tensornet.codegen.program import check_undivided
 from tensornet.display import printable
 from tensornet.errors import TensornetError
 from tensornet.files import Store, check_writable
 from tensornet.sharding.mesh import Mesh
-from tensornet.sharding.sharded import check_undivided
 
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
