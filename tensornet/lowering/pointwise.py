@@ -24,7 +24,7 @@ from ..language.expression import (
     scalar_value,
 )
 from ..ops.convolution import CONVOLUTION, with_bias
-from ..ops.record import Left, Lowering, Value, common
+from ..ops.record import Lowering, Value, common
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.plans import Step
 from .context import LoweringContext
@@ -110,7 +110,9 @@ def combine(
     element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
     brought = [*first, *(each.converted(context, element) for each in operands)]
     values = _tensors(brought)
-    left = _common_order(context, values) if values else ()
+    left, *others = dict.fromkeys(each.left for each in values) or [()]
+    if others:  # else it has their composites too
+        left = order_of(context, {axis for each in values for axis in each.layout}, values)
     if len(values) > 1:
         brought = [_in_order(context, each, values, axes_of_index(left)) for each in brought]
     return context.emit(left, written(*(each.expression for each in brought)), _tensors(brought), result)
@@ -149,13 +151,6 @@ def _exact_together(context: LoweringContext, terms: list[Operand]) -> list[Oper
 
 
 # ---------------------------------------------------------------------------- the order of the result
-
-
-def _common_order(context: LoweringContext, values: Sequence[Value]) -> Left:
-    """The layout of a result of some operands: theirs, with composites, if it is the same; else `order_of` decides."""
-    if len({each.left for each in values}) == 1:
-        return values[0].left
-    return order_of(context, {axis for each in values for axis in each.layout}, values)
 
 
 def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) -> Layout:

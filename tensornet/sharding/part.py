@@ -328,13 +328,14 @@ class Part:
 
     def ties(self, call: Apply, k: int) -> list[CostTable]:
         """The tables that leave each state of a loop in one placement, in which an iteration takes it and makes it."""
-        if call.along is None:
-            return []
-        pairs = ((self.nodes[state], ("out", output)) for state, output in call.carried())
-        return [
-            CostTable(((k, one), (k, two)), _equal(self.choices[one], self.choices[two]))
-            for one, two in pairs
-        ]
+        import numpy
+
+        tables = list[CostTable]()
+        for state, output in call.carried():
+            one, two = self.nodes[state], ("out", output)
+            costs = [[0.0 if a == b else math.inf for b in self.choices[two]] for a in self.choices[one]]
+            tables.append(CostTable(((k, one), (k, two)), numpy.array(costs)))
+        return tables
 
     @functools.cached_property
     def boundary(self) -> tuple[Variable, ...]:
@@ -415,13 +416,6 @@ class Part:
         there = numpy.concatenate([numpy.full((1, len(needs)), math.inf), there])
         for (reader, _), places in zip(readers, at, strict=True):
             self._add((each, sent, reader), numpy.minimum(prices[:, None, :], there[None])[:, :, places])
-
-
-def _equal(one: Sequence[Placement], other: Sequence[Placement]) -> Any:
-    """The costs of two variables whose placements must be equal."""
-    import numpy
-
-    return numpy.array([[0.0 if a == b else math.inf for b in other] for a in one])
 
 
 def with_axis(place: Placement, at: int) -> Placement:

@@ -21,6 +21,7 @@ from ..frontend.elaborate_ir import Expressions, of_tensors
 from ..frontend.instantiate import instance, names_of_sizes
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.element_types import bytes_of
+from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, dim_size
@@ -407,10 +408,7 @@ class ShardedPlan:
     @property
     def memory(self) -> int:
         """The bytes of the parameters on each device."""
-        leaves = self.sharded.local.parameters
-        return itemsize(self.dtype) * sum(
-            math.prod(int(dim_size(dim)) for dim in leaf.dims) for leaf in leaves
-        )
+        return itemsize(self.dtype) * int(parameter_count(self.sharded.local))
 
     @property
     def results_memory(self) -> int:

@@ -428,7 +428,7 @@ def _rounded(form: Formed, rounding: Rounding) -> Formed:
         axis = max(rest, key=sizes.__getitem__, default=row)
         alone = prod(sizes[each] for each in rest) == sizes[axis]
         if rounding.group is not None and alone and not form.product.ranks and rounding.group < sizes[axis]:
-            inner = _divisor(sizes[axis], rounding.group)
+            inner = max(n for n in range(1, rounding.group + 1) if sizes[axis] % n == 0)
             parts = (f"{axis}g", f"{axis}e")
             sizes |= {parts[0]: sizes[axis] // inner, parts[1]: inner}
             axes = tuple(itertools.chain(*(parts if each == axis else (each,) for each in axes)))
@@ -437,11 +437,6 @@ def _rounded(form: Formed, rounding: Rounding) -> Formed:
             scaled.append(parts[0])
         factors += [Factor(factor.name + SCALE, tuple(scaled)), Factor(factor.name + CODES, axes)]
     return Formed(dims, sizes, Factored(tuple(factors), form.product.ranks))
-
-
-def _divisor(size: int, most: int) -> int:
-    """The largest divisor of a size up to a number."""
-    return next(each for each in range(min(size, most), 0, -1) if size % each == 0)
 
 
 FOR_EACH = "give one for each dimension, or one number for all"
