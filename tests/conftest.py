@@ -216,6 +216,18 @@ def randomized(model: Any, dtype: Any) -> Any:
     return model.to(dtype).eval()
 
 
+def stacked(*calls: tuple[Any, str], inputs: str, **sizes: Any) -> Any:
+    """Layers, each called under its scope on what the one before gives."""
+    import tensornet as tn
+
+    def model(x: Any) -> Any:
+        for layer, scope in calls:
+            x = layer(x, scope=scope)
+        return x
+
+    return tn.model(model, inputs=inputs, **sizes)
+
+
 def normal(*shape: int, seed: Any = 0) -> np.ndarray:
     """An array of standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape)

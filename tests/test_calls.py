@@ -23,7 +23,7 @@ from tensornet.planning import constant_folding
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 
-from .conftest import cases, examples, normal
+from .conftest import cases, examples, normal, stacked
 from .differential import by_numpy
 from .programs import titled
 
@@ -75,13 +75,7 @@ def agrees(graph: tn.Graph, seed: int) -> None:
 
 def test_equal_calls_are_planned_and_written_once() -> None:
     layer = tower(("attention", "wide"), i=8)
-
-    def forward(x: Any) -> Any:
-        for number in range(12):
-            x = layer(x, scope=f"layers.{number}")
-        return x
-
-    graph = tn.model(forward, inputs="x[b,i,c]", c=6)
+    graph = stacked(*((layer, f"layers.{n}") for n in range(12)), inputs="x[b,i,c]", c=6)
     assert len({call.graph for call in graph.calls}) == 1
     plan = tn.plan(graph, b=2, i=8)
     assert plan.code.count("def ") == 2

@@ -19,7 +19,7 @@ import sympy
 import tensornet as tn
 from tensornet.drawing.scene import Scene, layered
 
-from .conftest import ROOT, cases, rows, sampled
+from .conftest import ROOT, cases, rows, sampled, stacked
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -38,12 +38,7 @@ def attention() -> tn.Graph:
 
 
 def tower(depth: int) -> tn.Graph:
-    def stacked(x: tn.Tensor) -> tn.Tensor:
-        for n in range(depth):
-            x = attention()(x, scope=f"blocks.{n}")
-        return x
-
-    return tn.model(stacked, inputs="x[b,i,e]")
+    return stacked(*((attention(), f"blocks.{n}") for n in range(depth)), inputs="x[b,i,e]")
 
 
 # ---------------------------------------------------------------------------- pictures

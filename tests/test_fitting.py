@@ -19,7 +19,7 @@ from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
 
-from .conftest import cases, examples, normal
+from .conftest import cases, examples, normal, stacked
 from .differential import by_numpy
 from .programs import records
 
@@ -296,15 +296,9 @@ def test_weights_in_blocks_that_are_called_again() -> None:
     dense = tn.layer("y[b,o] = gelu(x[b,i] * W[o,i])", inputs="x", i=6, o=6)
     low = tn.layer("W[o,i] = A[o,r] * B[r,i]\ny[b,o] = gelu(x[b,i] * W[o,i])", inputs="x", i=6, o=6, r=2)
 
-    def deep(block: tn.Graph) -> tn.Graph:
-        def network(x: tn.Tensor) -> Any:
-            for number in range(2):
-                x = block(x, scope=f"blocks.{number}")
-            return x
-
-        return tn.model(network, inputs="x[b,i]", i=6)
-
-    before, after = deep(dense), deep(low)
+    before, after = (
+        stacked((each, "blocks.0"), (each, "blocks.1"), inputs="x[b,i]", i=6) for each in (dense, low)
+    )
     params = tn.init(before, dtype="float64")
     x = normal(50, 6)
     _, lost = tn.fit(before, params, after, inputs=x)

@@ -28,7 +28,7 @@ from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import covered, normal, products_from, saved_for_backward, those_of
+from .conftest import covered, normal, products_from, saved_for_backward, stacked, those_of
 from .differential import by_numpy
 from .programs import SUMMED_ALONE, recorded, records
 
@@ -154,13 +154,7 @@ def stack(depth: int) -> tn.Graph:
         inputs="x", i=5, r=2, f=7,
     )  # fmt: skip
     head = tn.layer("y[b] = x[b,i] * head[i]", inputs="x", i=5)
-
-    def model(x: Any) -> Any:
-        for number in range(depth):
-            x = layer(x, scope=f"layers.{number}")
-        return head(x)
-
-    return tn.model(model, inputs="x[b,i]", i=5)
+    return stacked(*((layer, f"layers.{n}") for n in range(depth)), (head, ""), inputs="x[b,i]", i=5)
 
 
 # ---------------------------------------------------------------------------- as a value

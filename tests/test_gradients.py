@@ -16,7 +16,7 @@ import tensornet as tn
 from tensornet.frontend.composition import with_loss
 from tensornet.planning.gradients import joint_graph
 
-from .conftest import cases, normal, rows, sampled
+from .conftest import cases, normal, rows, sampled, stacked
 from .differential import BACKENDS, by_numpy, computed, drawn
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, parameters_of
@@ -229,13 +229,7 @@ HEAD = tn.layer("loss = mean[b](logsumexp[i](x[b,i]))", inputs="x")
 
 def tower(scopes: Sequence[str]) -> tn.Graph:
     """The layer called under these scopes, one after another."""
-
-    def function(x: Any) -> Any:
-        for scope in scopes:
-            x = LAYER(x, scope=scope)
-        return HEAD(x)
-
-    return tn.model(function, inputs="x[b,i]", i=4)
+    return stacked(*((LAYER, scope) for scope in scopes), (HEAD, ""), inputs="x[b,i]", i=4)
 
 
 def arrays_of(graph: tn.Graph, **inputs: Array) -> dict[str, Array]:

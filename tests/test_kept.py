@@ -17,7 +17,7 @@ from tensornet import models
 from tensornet.backends.torch.checkpoint import without_cheap
 from tensornet.planning.plans import Plan
 
-from .conftest import sampled
+from .conftest import sampled, stacked
 
 MODELS: dict[str, tuple[Callable[[], tn.Graph], tuple[int, ...]]] = {
     "vit": (lambda: models.vit(16, 4, 24, 4, 3, 48, 10), (3, 3, 16, 16)),
@@ -147,13 +147,7 @@ def gated(width: int) -> tn.Graph:
     y[b,t,c] = x[b,t,c] + u[b,t,f] * W[c,f]
     """
     block = tn.layer(text, inputs="x", c=width, f=2 * width)
-
-    def model(x: Any) -> Any:
-        for number in range(3):
-            x = block(x, scope=f"layers.{number}")
-        return x
-
-    return tn.model(model, inputs="x[b,t,c]", c=width)
+    return stacked(*((block, f"layers.{n}") for n in range(3)), inputs="x[b,t,c]", c=width)
 
 
 CHEAP = {

@@ -25,7 +25,7 @@ from tensornet.graph.graph import Graph
 from tensornet.protocol import backend_of
 from tensornet.runtime import executable
 
-from .conftest import fresh
+from .conftest import fresh, stacked
 
 DENSE = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=3, o=2)
 W, U = np.arange(6.0).reshape(2, 3), np.array([1.0, -1.0])
@@ -170,13 +170,7 @@ y[b,o] = h * V[o,f]
 
 def deep() -> Graph:
     block = tn.layer(MLP, inputs="x", i=3, f=4, o=3)
-
-    def stack(x: Any) -> Any:
-        for n in range(3):
-            x = block(x, scope=f"blocks.{n}")
-        return x
-
-    return tn.model(stack, inputs="x[b,i]", i=3)
+    return stacked(*((block, f"blocks.{n}") for n in range(3)), inputs="x[b,i]", i=3)
 
 
 def by_hand(params: dict[str, np.ndarray], x: np.ndarray) -> dict[str, np.ndarray]:

@@ -451,14 +451,16 @@ SIZES = {"i": 32, "o": 16}
 
 
 @READ_ALONE
-@pytest.mark.parametrize("text", [text for text, of in STARTED if of == "learns"])
-def test_every_parameter_learns_and_the_deviation_holds(text: str) -> None:
+@pytest.mark.parametrize(("text", "ones"), [(text, of[7:]) for text, of in STARTED if of[:6] == "learns"])
+def test_every_parameter_learns_and_the_deviation_holds(text: str, ones: str) -> None:
+    """Also where a gain of a normalized weight starts at 1, as Salimans and Kingma (2016) have it."""
     torch = pytest.importorskip("torch")
     graph = tn.layer(
         text,
         inputs="x",
         **{k: n for k, n in {**SIZES, "r": 4, "s": 2}.items() if f"{k}]" in text or f"{k}," in text},
     )
+    assert all(starts(graph)[name] == ("value", 1.0) for name in ones)
     module, x = tn.module(graph, seed=0), torch.randn(512, 32)
     y = module(x)
     (y * torch.randn(y.shape)).sum().backward()

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.contraction.order_search import Search, fastest
-from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, Strategy, flatten
+from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, flatten
 from tensornet.device.calibration import _Probe, _profile_of, load_profile, measure, profile_of, save_profile
 from tensornet.device.cost_model import (
     COLUMNS,
@@ -29,6 +29,7 @@ from tensornet.device.cost_model import (
 from tensornet.protocol import load_backend
 
 from .conftest import cases, sampled
+from .test_planner import ways_of
 
 CPU = default_profile("cpu")
 
@@ -419,24 +420,10 @@ def test_few_columns_take_what_was_measured_of_them_as_their_matrices_lie() -> N
     assert seconds[1] < seconds[0] < seconds[2]
 
 
-def strategies(
-    pricing: Pricing,
-    a: Layout,
-    b: Layout,
-    kept: frozenset[str],
-    wanted: Layout | None = None,
-    readers: Sequence[frozenset[str]] = (),
-) -> list[Strategy]:
-    """The ways to contract two tensors, one for each layout of the result; none is left out as too slow."""
-    limits = (pricing.bounds(frozenset(a), frozenset(b), kept)[1], math.inf)
-    priced = pricing.priced(a, b, kept, wanted, readers, limits)
-    return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
-
-
 def test_no_weight_is_repeated_along_a_large_batch() -> None:
     for batch in (4, 10**5):
         each = pricing(b=batch, i=16, j=16, p=16)
-        ways = strategies(each, tuple("bij"), tuple("pi"), frozenset("bjp"))
+        ways = ways_of(each, tuple("bij"), tuple("pi"), frozenset("bjp"))
         expanded = [way for way in ways if way.batch == ("b",)]
         assert bool(expanded) == (4 * batch * 16 * 16 <= EXPANDED)
 
@@ -445,7 +432,7 @@ def test_where_no_library_differentiates_any_weight_may_be_repeated() -> None:
     sizes = {"b": 10**5, "i": 16, "j": 16, "p": 16}
     problem = Problem((tuple("bij"), tuple("pi")), frozenset("bjp"), tuple("bpj"), sizes, CPU, 4)
     free = replace(problem, expanded=math.inf)
-    ways = strategies(free.pricing, tuple("bij"), tuple("pi"), frozenset("bjp"))
+    ways = ways_of(free.pricing, tuple("bij"), tuple("pi"), frozenset("bjp"))
     assert any(way.batch == ("b",) for way in ways)
     assert fastest(problem)[0].way.batch == ()
     assert fastest(free)[0].way.batch == ("b",)
@@ -463,7 +450,7 @@ def test_a_product_of_tensors_that_lie_well_is_faster(
 ) -> None:
     wanted = tuple(kept) if most < math.inf else None
     well, badly = (
-        min(way.seconds for way in strategies(pricing(**sizes), *map(tuple, each), frozenset(kept), wanted))
+        min(way.seconds for way in ways_of(pricing(**sizes), *map(tuple, each), frozenset(kept), wanted))
         for each in (good, bad)
     )
     assert well < badly < most * well
@@ -489,7 +476,7 @@ def everyway(problem: Problem) -> float:
                     kept = {x for x in (*a, *b) if x in problem.kept or search.holders[x] & ~subset}
                     for order in ((a, b), (b, a)):
                         readers = _readers(problem, subset, kept)
-                        for way in strategies(pricing, *order, frozenset(kept), None, readers):
+                        for way in ways_of(pricing, *order, frozenset(kept), None, readers):
                             layout = flatten(way.result)
                             seconds = before + other + way.seconds
                             found[layout] = min(seconds, found.get(layout, math.inf))
