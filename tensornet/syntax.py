@@ -109,6 +109,11 @@ class Tree:
         return tuple(part for part in self.subexpressions if isinstance(part, Call))
 
     @functools.cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """Every size mentioned in the expression, in the order of the text."""
+        return tuple(part for part in self.subexpressions if isinstance(part, Size))
+
+    @functools.cached_property
     def free_axes(self) -> tuple[str, ...]:
         """The axes of the value, in the order of first appearance."""
         over: tuple[str, ...] = ()

@@ -34,7 +34,6 @@ from ..language.expression import (
     contraction,
     depth,
     fresh,
-    is_computed_index,
     product_of,
     remade_axes,
     rename,
@@ -204,9 +203,8 @@ def _check_brackets(text: Text, line: Equation) -> None:
 def _check_positions(text: Text, line: Equation) -> None:
     """Raises an error for positions that are not integers."""
     for ref in line.references:
-        for entry in ref.index:
-            if is_computed_index(entry):
-                _check_told(text, ref, entry)
+        for entry in ref.parts:
+            _check_told(text, ref, entry)
 
 
 def _check_told(text: Text, ref: Ref, entry: Expression) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation
-from ..language.expression import Size
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import LARGEST, evaluate, size_names
 from .leaves import Called, Leaf
@@ -54,13 +53,13 @@ def _read_first(item: Equation | Called) -> Iterator[tuple[str, Place | None]]:
 def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> None:
     """Raises an error if an equation mentions a size by a name that a text would read as something else."""
     for equation in equations:
-        for part in equation.parts:
-            name = part.axis if isinstance(part, Size) else ""
+        for size in equation.right.sizes:
+            name = size.axis
             if name in tensors or name in FUNCTIONS or name in RESERVED:
                 owner = "a tensor" if name in tensors else "the language"
                 raise EquationError(
                     f"the size '{name}' has a name that belongs to {owner}",
-                    part.place or equation.place,
+                    size.place or equation.place,
                     "give the axis, or the symbol of its size, another name",
                 )
 

@@ -12,16 +12,7 @@ from dataclasses import replace
 
 from ..errors import DtypeError
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    Size,
-    is_computed_index,
-    scalar_value,
-)
+from ..language.expression import Call, Contraction, Expression, Literal, Ref, Size, scalar_value
 from ..ops.structure import ONEHOT
 from ..ops.table import FUNCTIONS, Element
 from .graph import Apply, Graph
@@ -103,8 +94,8 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> frozenset[str]:
 def _telling(part: Expression) -> Iterator[Ref]:
     """The tensors that hold positions because a part of an equation uses them in brackets or in `onehot`."""
     match part:
-        case Ref(_, index):
-            yield from (ref for entry in index if is_computed_index(entry) for ref in read_in(entry))
+        case Ref():
+            yield from (ref for entry in part.parts for ref in read_in(entry))
         case Call(ONEHOT.name, (told,)):
             yield from read_in(told)
 

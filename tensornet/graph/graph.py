@@ -31,7 +31,6 @@ from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
     Ref,
-    Size,
     Taken,
     axes_windowed,
     check_numbers,
@@ -336,7 +335,7 @@ class Graph:
         spoken = set[str]()
         for equation in self.own:
             axes.update(equation.axes, *(part.axes for part in equation.called))
-            spoken.update(part.axis for part in equation.parts if isinstance(part, Size))
+            spoken.update(size.axis for size in equation.right.sizes)
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
     def _declared(self) -> tuple[Leaf, ...]:
@@ -660,7 +659,7 @@ def own_windows(graph: Graph, equation: Equation, named: Collection[str], taken:
 
 def sizes_apart(equation: Equation, tensors: Collection[str]) -> Equation:
     """The equation with new names for axes that have the name of a tensor, where it mentions their sizes."""
-    mentioned = {part.axis for part in equation.parts if isinstance(part, Size)}
+    mentioned = {size.axis for size in equation.right.sizes}
     if not (shared := mentioned.intersection(tensors, equation.axes)):
         return equation
     taken = Taken((*tensors, *equation.axes))

@@ -20,7 +20,6 @@ from ..language.expression import (
     Ref,
     Size,
     Taken,
-    axes_of_index,
     is_computed_index,
     product_of,
     show,
@@ -347,8 +346,8 @@ class _Walk:
             if not from_end and index < 0:
                 fix = "only a written integer, as in x[-1], counts from the end"
                 entry = ref.index[position]
-                within = entry.subexpressions if is_computed_index(entry) else ()
-                for letter in [each.axis for each in within if isinstance(each, Size)][-1:]:
+                within = entry.sizes if is_computed_index(entry) else ()
+                for letter in [each.axis for each in within][-1:]:
                     fix += f"; '{letter}' is a size here: write sum[{letter}](…) if it is an axis"
             raise ShapeError(message, ref.place, fix)
 
@@ -634,7 +633,7 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | Call | None) -> str:
             return f"give {axis}={b}, if a window left it the one position that fits; or "
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
         return f"read the first {a} of the {b}, {ref.said}[{read}]; or "
-    in_window = isinstance(ref, Ref) and axis in axes_of_index(tuple(filter(is_computed_index, ref.index)))
+    in_window = isinstance(ref, Ref) and any(axis in entry.free_axes for entry in ref.parts)
     if isinstance(a, int) and isinstance(ref, Ref) and in_window:
         return f"declare how long '{ref.said}' is there, as in {ref.said}[n:16]: input, to read a part of it; or "
     if isinstance(a, int) or not isinstance(more, int):

@@ -141,9 +141,9 @@ class Starts:
 
     def _of_map(self, expression: Expression, argument: Expression, scope: Scope) -> Moments:
         form = put(expression, argument, _BLANK)
-        for part in form.subexpressions:
-            if isinstance(part, Size) and part != _BLANK:
-                form = put(form, part, Literal(self.counts(part, [part.axis], scope)[part.axis]))
+        for size in form.sizes:
+            if size != _BLANK:
+                form = put(form, size, Literal(self.counts(size, [size.axis], scope)[size.axis]))
         return _of_form(form, self.of(argument, scope).rounded())
 
     def _call(self, call: Call, scope: Scope) -> Moments:

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 
 from ..ops.record import Reached
 from ..ops.structure import INDEX, INSIDE, ONEHOT
-from .expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    is_computed_index,
-    product_of,
-    scalar_value,
-    sum_of,
-)
+from .expression import Call, Contraction, Expression, Literal, Ref, product_of, scalar_value, sum_of
 
 ZERO, ONE = Literal(0), Literal(1)
 
@@ -97,7 +87,7 @@ def is_descending(expression: Expression) -> bool:
 
 def is_cut(ref: Ref) -> bool:
     """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
-    told = [entry for entry in ref.index if is_computed_index(entry)]
+    told = ref.parts
     evenly = all(len(entry.free_axes) == 1 and is_window(entry) for entry in told)
     return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
 

@@ -28,7 +28,6 @@ from .expression import (
     axes_of_index,
     contraction,
     factors_in,
-    is_computed_index,
     placed_axes,
     product_of,
     relabel,
@@ -61,12 +60,12 @@ class Equation:
     @functools.cached_property
     def called(self) -> tuple[Call, ...]:
         """Every call of a function, in the order of the text."""
-        return tuple(part for part in self.parts if isinstance(part, Call))
+        return self.right.calls
 
     @functools.cached_property
     def references(self) -> tuple[Ref, ...]:
         """Every tensor read, in the order of the text."""
-        return tuple(part for part in self.parts if isinstance(part, Ref))
+        return self.right.references
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -178,20 +177,17 @@ Statement: TypeAlias = "Equation | Declaration | Definition | Calling"
 
 def spoken_sizes(equation: Equation) -> Iterator[str]:
     """The sizes that an equation names and that belong to none of its axes."""
-    for part in equation.parts:
-        if isinstance(part, Size) and part.axis not in equation.axes:
-            yield part.axis
+    return (size.axis for size in equation.right.sizes if size.axis not in equation.axes)
 
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
     """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
-    parts = (part for entry in _positions(equation.right) for part in entry.subexpressions)
-    return {part.axis for part in parts if isinstance(part, Size)}
+    return {size.axis for entry in _positions(equation.right) for size in entry.sizes}
 
 
 def _positions(expression: Expression) -> Iterator[Expression]:
     """The expressions of positions in the brackets of tensors."""
-    return (entry for ref in expression.references for entry in ref.index if is_computed_index(entry))
+    return (entry for ref in expression.references for entry in ref.parts)
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
@@ -263,7 +259,7 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     factors = equation.right.factors if isinstance(equation.right, Contraction) else (equation.right,)
     tensors = [each for each in factors if not each.is_scalar and not _is_place(each)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
-        told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
+        told = {size.axis for size in equation.right.sizes}  # `/ n` names the axis
         told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
         yield from axes_read_once(equation.right, told.union(equation.kept), strict=False)
 
@@ -572,8 +568,8 @@ def _check_call(call: Call, axes: Collection[str]) -> None:
     """Raises an error for `where(s <= t, …)`, which compares sizes where positions were meant, and for an option
     whose value is no number."""
     if call.function in _COMPARISONS and all(each.is_scalar for each in call.arguments):
-        sizes = (each.axis for each in call.subexpressions if isinstance(each, Size))
-        first, second, *_ = *dict.fromkeys(size for size in sizes if size in axes), "", ""
+        sizes = dict.fromkeys(size.axis for size in call.sizes if size.axis in axes)
+        first, second, *_ = *sizes, "", ""
         if second:
             raise EquationError(
                 f"this compares the sizes of '{first}' and '{second}', not positions along them",
@@ -596,7 +592,7 @@ def sizes_doubted(equation: Equation) -> Iterator[Size]:
     """
     for call in equation.called:
         placed = placed_axes(call)
-        inside = {part.axis: part for part in call.subexpressions if isinstance(part, Size)}
+        inside = {size.axis: size for size in call.sizes}
         sizes = [inside[axis] for axis in inside if axis in equation.axes - placed]
         match call:
             case Call(ABS.name, (Call("add", terms),)) | Call("power", (Call("add", terms), Literal(2))):
@@ -613,10 +609,10 @@ def _check_placed(expression: Expression) -> None:
     entries = [*_positions(expression)]
     placed = set[str]().union(*map(placed_axes, entries))
     for ref in expression.references if entries else ():
-        for computed in filter(is_computed_index, ref.index):
+        for computed in ref.parts:
             _doubt_spelling(ref, computed)
-    for entry, each in ((one, part) for one in entries for part in one.subexpressions):
-        if isinstance(each, Size) and each.axis in placed - placed_axes(entry):
+    for entry, each in ((one, size) for one in entries for size in one.sizes):
+        if each.axis in placed - placed_axes(entry):
             raise EquationError(
                 f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
                 each.place,

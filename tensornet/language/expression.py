@@ -280,11 +280,7 @@ def check_numbers(expression: Expression, size: SizeOf = lambda axis: None) -> N
     for part in (expression,) if expression.is_scalar else expression.parts:
         if not part.is_scalar:
             check_numbers(part, size)
-        elif (
-            isinstance(expression, Contraction)
-            and (below := divisor_of(part))
-            and any(isinstance(each, Size) for each in below.subexpressions)
-        ):
+        elif isinstance(expression, Contraction) and (below := divisor_of(part)) and below.sizes:
             scalar_value(below, size)
         else:
             scalar_value(part, size)

@@ -28,7 +28,6 @@ from ..language.expression import (
     Expression,
     Literal,
     Ref,
-    Size,
     axes_of_index,
     divisor_of,
     fresh,
@@ -229,9 +228,7 @@ def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
     if isinstance(step, CallStep):
         return step
     present = step.equation.right.occurring | set(step.equation.kept)
-    spoken = {
-        part.axis for part in step.equation.parts if isinstance(part, Size)
-    }  # these are sizes of the graph
+    spoken = {size.axis for size in step.equation.right.sizes}  # these are sizes of the graph
     names: dict[str, str] = {}
     for axis in step.axes:
         found = None if axis.name in spoken else _NUMBERED.fullmatch(axis.name)

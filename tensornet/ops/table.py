@@ -15,16 +15,7 @@ from typing import Any
 from ..codec import Part, refuses
 from ..errors import BackendError, EquationError
 from ..syntax import RECORDS, Call
-from . import (
-    along_axes,
-    attention,
-    collectives,
-    convolution,
-    gather_scatter,
-    pointwise,
-    rnn,
-    structure,
-)
+from . import along_axes, attention, collectives, convolution, gather_scatter, pointwise, rnn, structure
 from .along_axes import SUM as SUM
 from .record import Element as Element
 from .record import Function as Function

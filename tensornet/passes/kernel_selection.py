@@ -436,7 +436,7 @@ class _Search:
             if bound is None:
                 return
             found = bound
-        elif any(isinstance(part, Size) for each in told for part in each.subexpressions):
+        elif any(each.sizes for each in told):
             found = found._replace(counts=(*found.counts, (_together(told), _together(scalars))))
         elif (told or not outermost) and value_of(_together(scalars)) != value_of(_together(told)):
             return
@@ -678,9 +678,7 @@ def _put_in(number: Expression, sizes: Mapping[str, Expression]) -> Expression:
 
 def _are_equal(one: Expression, other: Expression) -> bool:
     """Whether two numbers are equal for all open sizes, judged by their values at a few sets of primes."""
-    names = dict.fromkeys(
-        part.axis for each in (one, other) for part in each.subexpressions if isinstance(part, Size)
-    )
+    names = dict.fromkeys(size.axis for size in (*one.sizes, *other.sizes))
     for primes in TRIED:
         sizes = dict(zip(names, primes, strict=False))
         a, b = value_of(one, sizes), value_of(other, sizes)

@@ -23,7 +23,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Along, Leaf, names_of_blocks, scoped, shown_call
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Ref, Size, rename_tensors
+from ..language.expression import Call, Contraction, Ref, rename_tensors
 from ..ops.record import names_in
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
 
@@ -145,7 +145,7 @@ class Step:
     @functools.cached_property
     def open_sizes(self) -> frozenset[str]:
         """The open sizes that it depends on."""
-        spoken = (part.axis for part in self.equation.parts if isinstance(part, Size))
+        spoken = (size.axis for size in self.equation.right.sizes)
         return frozenset((*spoken, *(name for axis in self.axes for name in size_names(axis.size))))
 
     def shown(self, names: Mapping[Any, str]) -> str:

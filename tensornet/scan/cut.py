@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 from ..errors import EquationError, told_in
-from ..frontend.elaborate_ir import (
-    Expressions,
-    elaborated,
-    moved,
-    of_tensors,
-    size_arguments,
-)
+from ..frontend.elaborate_ir import Expressions, elaborated, moved, of_tensors, size_arguments
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
