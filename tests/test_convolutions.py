@@ -51,6 +51,8 @@ def test_sizes_are_formulas() -> None:
 POOLS = [
     ("max[u,v](x[b,c,2*p+u,2*q+v])", lambda x: torch.nn.functional.max_pool2d(x, 3, 2)),
     ("mean[u,v](x[b,c,2*p+u,q+v])", lambda x: torch.nn.functional.avg_pool2d(x, 3, (2, 1))),
+    ("max[u,v](abs(x[b,c,p+u,q+v]))", lambda x: torch.nn.functional.max_pool2d(x.abs(), 3, 1)),
+    ("mean[u,v](x[b,c,p+u,q+v] * x[b,c,p+u,q+v])", lambda x: torch.nn.functional.avg_pool2d(x**2, 3, 1)),
     (
         "max[u,v](x[b,c,p+2*u,3*q+v+1])",
         lambda x: torch.nn.functional.max_pool2d(x[..., 1:], 3, (1, 3), 0, (2, 1)),

@@ -64,8 +64,9 @@ REWRITES = {
     "fuse": passed("contraction fusion"), "narrow": passed("gather pushdown at one position"),
     "distribute": passed("distribution"), "average first": passed("reduction pushdown"),
     "average alone": passed("reduction pushdown", sums=False),
-    "gather first": passed("gather pushdown"), "select": passed("one-hot elimination"),
-    "scatter": passed("one-hot elimination", "scatter_add"), "products by groups": passed("grouped GEMM", *GROUPED),
+    "gather first": passed("gather pushdown"), "windows last": passed("window pull-up"),
+    "select": passed("one-hot elimination"), "scatter": passed("one-hot elimination", "scatter_add"),
+    "products by groups": passed("grouped GEMM", *GROUPED),
     "outer products by groups": passed("one-hot elimination", *GROUPED),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""

@@ -34,7 +34,7 @@ from ..ir.node import (
     substitute,
     summed_axes,
 )
-from ..ir.positions import Windowed, apart, chooses, ones_of, position_of, windowed, with_ones
+from ..ir.positions import Windowed, apart, chooses, ones_of, position_of, seen_through, windowed, with_ones
 from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import Element
@@ -308,6 +308,8 @@ def pools(context: PassContext, program: Program, each: Node) -> Iterator[Change
     if pooling not in context.supported or each.element is not Element.NUMBER:
         return
     (operand,) = each.operands
+    if operand.node.op == "copy" and "fill" not in operand.node.attributes:
+        (operand,) = seen_through(operand) or (operand,)
     windows = _windows(each, operand, program.same)
     inner = [axis for window in windows for axis, _ in window.terms[1:]]
     whole = len(inner) == len(windows) and sorted(inner) == sorted(each.over)

@@ -37,7 +37,7 @@ from .convolution import pools, select_convolutions
 from .gather_scatter import grouped_gemms, without_ones
 from .idioms import IDIOMS, recognised
 from .kernel_selection import select_kernels
-from .pushdown import averages_first, gathers_first, push_positions_down
+from .pushdown import averages_first, gathers_first, push_positions_down, windows_last
 
 
 class Pass(NamedTuple):
@@ -127,6 +127,7 @@ PIPELINE = (
     ),
     SIMPLIFICATION[0],
     _where_it_pays("gather pushdown", gathers_first, "position", outputs_first=True),
+    _where_it_pays("window pull-up", windows_last, "position", outputs_first=True),
     _where_it_pays("reduction pushdown", averages_first, "function", outputs_first=True),
     _where_it_pays("grouped GEMM", grouped_gemms, "position"),
     Pass("kernel selection of convolutions", select_convolutions, ("position", "function")),

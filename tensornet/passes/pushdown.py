@@ -1,4 +1,4 @@
-"""Gather pushdown and reduction pushdown: both go through products and elementwise functions, to their operands.
+"""Gather pushdown, reduction pushdown and window pull-up, which go through products and elementwise functions.
 
 A tensor that is read at one position is computed only there:
 
@@ -10,6 +10,8 @@ along it, is computed whole and read at the position.
 An average is taken before a product: `mean[n](x[b,n,c]*W[o,c] + u[o])` is `mean[n](x[b,n,c])*W[o,c] + u[o]`. If several
 factors of a product have an averaged axis, the result is a contraction: `mean[n](x[b,n]*W[n,c])` is
 `sum[n](x[b,n]*W[n,c]) / n`.
+
+Windows are taken last: `x[p+u] ** 2` is `x_1[p+u]` of `x_1[t] = x[t] ** 2`.
 """
 
 from __future__ import annotations
@@ -118,6 +120,52 @@ def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
     operands = [*reader.operands]
     operands[at] = Operand(made, (*others, *map(along, more)))
     return over_operands(reader, operands)
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+def windows_last(_: PassContext, program: Program, each: Node) -> Iterator[Change]:
+    """A way to compute an elementwise function of windows, or a product of such, before the windows are taken."""
+    goes_through = _goes_through(each) and (each.op == "contract" or not each.over)
+    made = _before_windows(program.facts, each) if goes_through else None
+    if made is not None:
+        yield Change(each, made)
+
+
+def _before_windows(facts: Facts, each: Node) -> Node | None:
+    """A node as a copy, in windows, of a node without them; None unless all operands with an axis of a window are read
+    in this window, which reaches every position."""
+    lengths: dict[Affine, Size] = {}
+    for child, reads in each.operands:
+        for entry, length in zip(reads, child.shape, strict=True):
+            if isinstance(entry, Affine) and entry.axis is None and entry.terms:
+                lengths.setdefault(entry, length)
+                reached = sum(each.sizes[axis] for axis in entry.axes) - 1
+                if entry.steps != (1, 1) or entry.offset != 0 or not facts.same(length, reached):
+                    return None
+    moved = {axis for entry in lengths for axis in entry.axes}
+    entries = {entry for _, reads in each.operands for entry in reads}.difference(lengths)
+    written = [entry.axis for entry in each.result]
+    summed = [axis for axis in range(len(each.sizes)) if axis not in written]
+    alone = len(moved) == 2 * len(lengths) > 0
+    if not alone or None in written or not moved.issuperset(summed):
+        return None
+    if any(not moved.isdisjoint(entry.axes) for entry in entries):
+        return None
+    sizes: dict[Axis, Size] = {
+        **dict(enumerate(each.sizes)),
+        **{("whole", entry): n for entry, n in lengths.items()},
+    }
+    instead: dict[Entry, Affine] = {entry: along(("whole", entry)) for entry in lengths}
+    starts = {entry.axes[0]: entry for entry in lengths}
+    reads = tuple(
+        starts.get(axis, along(axis)) for axis in (*written, *summed) if axis in starts or axis not in moved
+    )
+    operands = [Operand(child, tuple(instead.get(n, n) for n in own)) for child, own in each.operands]
+    whole = node(each.op, sizes, operands, tuple(instead.get(n, n) for n in reads), options=each.options)
+    op = "contract" if summed else "copy"
+    return node(op, dict(enumerate(each.sizes)), [Operand(whole, reads)], each.result, each.shape, each.over)
 
 
 # ---------------------------------------------------------------------------- narrowing a node
