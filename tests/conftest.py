@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import importlib.util
@@ -176,14 +175,6 @@ def rows(name: str) -> list[tuple[str, str]]:
     lines = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8").splitlines()
     parts = (line.partition(" →") for line in lines if not line.startswith("#"))
     return [(text, told.strip()) for text, arrow, told in parts if arrow]
-
-
-def cases(name: str) -> list[Any]:
-    """What stands under a name in `data/cases.txt`, a literal in each line."""
-    text = (Path(__file__).parent / "data" / "cases.txt").read_text(encoding="utf-8")
-    _, found, below = text.partition(f"\n## {name}\n")
-    assert found, f"nothing is called {name}"
-    return [ast.literal_eval(line) for line in below.partition("\n\n")[0].splitlines()]
 
 
 def fresh(code: str, *arguments: str, sent: Any = None, **environment: str) -> str:

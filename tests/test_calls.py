@@ -23,7 +23,7 @@ from tensornet.planning import constant_folding
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 
-from .conftest import cases, examples, normal, stacked
+from .conftest import examples, normal, stacked
 from .differential import by_numpy
 from .programs import titled
 
@@ -282,7 +282,10 @@ def test_names_of_blocks_never_meet_those_of_tensors_or_functions() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    cases("test_sizes_that_equations_speak_of_are_the_caller_s_where_an_axis_gives_way"),
+    [
+        "k[b,h,d] = x[b,c] * K[(h,d),c]\ny[b,c] = x * index(b) / h + k * K[(h,d),c]",
+        "k[b,h,d] = x[b,c] * K[(h,d),c]\ny[b,c] = k * K[(h,d),c] + h * onehot[h](x[b,c]) * index(h)",
+    ],
 )
 def test_sizes_that_equations_speak_of_are_the_caller_s_where_an_axis_gives_way(text: str) -> None:
     layer = tn.layer(text, inputs="x", h=2, d=3)

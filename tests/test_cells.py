@@ -19,7 +19,7 @@ from torch._dynamo.backends.common import aot_autograd
 import tensornet as tn
 from tensornet.backends.torch.networks import rounded, running
 
-from .conftest import cases, covered
+from .conftest import covered
 from .differential import by_numpy, computed, drawn
 from .networks import turned
 from .programs import titled
@@ -56,7 +56,14 @@ def called(graph: tn.Graph, given: dict[str, torch.Tensor], **options: Any) -> t
     return function(held, *(given[leaf.name] for leaf in graph.inputs))
 
 
-READS = dict(cases("what reads less than a kernel computes"))
+READS = {
+    "the last position": "y[b,o] = h[b,-1,o]",
+    "another position": "y[b,o] = h[b,2,o]",
+    "a channel": "y[b,t] = h[b,t,1]",
+    "one of a batch": "y[t,o] = h[0,t,o]",
+    "a number": "y = h[0,-1,2]",
+    "told positions": "y[n,o] = h[n,at[n],o]",
+}
 """What reads less than a kernel computes."""
 
 
@@ -285,7 +292,12 @@ def test_scales_of_any_kind(size: float, make: Callable[[], nn.Module], method: 
 @needs_kernels
 @pytest.mark.parametrize(
     ("method", "options"),
-    cases("test_recurrences"),
+    [
+        ("int8", {}),
+        ("int8", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        ("int4/64", {"bias": False}),
+        ("low_rank:int8", {}),
+    ],
 )
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
 def test_recurrences(name: str, options: dict[str, Any], method: str) -> None:

@@ -24,7 +24,7 @@ import tensornet as tn
 from tensornet import cli
 from tensornet.ops.table import FUNCTIONS, SUM
 
-from .conftest import cases, normal, rows
+from .conftest import normal, rows
 
 # ---------------------------------------------------------------------------- The command line
 
@@ -205,7 +205,11 @@ def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("piped", "message"),
-    cases("test_what_is_piped_in_may_be_no_text"),
+    [
+        (b"y[b] = x[b]\xff", "standard input is no text in UTF-8: byte 0xff at position 11"),
+        (b"y[b] = x[b]\x00", "syntax error: "),
+        (b"", "the input 'x' is never used"),
+    ],
 )
 def test_what_is_piped_in_may_be_no_text(piped: bytes, message: str) -> None:
     done = started("plan", "-", "--inputs", "x", stdin=piped)

@@ -27,7 +27,7 @@ from tensornet.study.text import PADDING, load_texts
 from tensornet.study.thesis import Source, load_images, read_mnist, source_of
 from tensornet.study.training import augmented
 
-from .conftest import cases, needs
+from .conftest import needs
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -100,7 +100,11 @@ def test_other_pixels_are_other_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "where", "column", "tested", "mode", "shape"),
-    cases("test_the_hub"),
+    [
+        ("mnist", "ylecun/mnist", "image", "test", "L", (1, 28, 28)),
+        ("cifar10", "uoft-cs/cifar10", "img", "test", "RGB", (3, 32, 32)),
+        ("tiny-imagenet", "zh-plus/tiny-imagenet", "image", "valid", "RGB", (3, 64, 64)),
+    ],
 )
 def test_the_hub(
     monkeypatch: pytest.MonkeyPatch, name: str, where: str, column: str, tested: str, mode: str, shape: Any
@@ -436,7 +440,14 @@ def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "found"),
-    cases("test_columns_of_a_data_set"),
+    [
+        ({"sentence": ["good", "bad"], "label": ["up", "down"]}, [1, 0]),
+        ({"id": [7, 8], "text": ["good film", "bad film"], "label": [1, 0]}, [1, 0]),
+        ({"a": [0.5, 1.5], "label": [1, 0]}, r"a/b holds no texts\nfix: give a column `text`"),
+        ({"a": ["x", "y"], "b": ["z", "z"], "label": [1, 0]}, "a/b holds no texts"),
+        ({"text": ["good", None], "label": [1, 0]}, "a/b holds no texts"),
+        ({"text": ["good", "bad"], "label": [1, None]}, r"a/b: y_train holds object, no classes"),
+    ],
 )
 def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch, columns: Any, found: Any) -> None:
     """Classes may have names; what holds no texts or no classes is refused, and not trained on."""

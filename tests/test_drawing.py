@@ -19,7 +19,7 @@ import sympy
 import tensornet as tn
 from tensornet.drawing.scene import Scene, layered
 
-from .conftest import ROOT, cases, rows, sampled, stacked
+from .conftest import ROOT, rows, sampled, stacked
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -144,7 +144,15 @@ def test_a_tensor_read_at_another_position_has_a_dashed_edge_from_below() -> Non
 
 @pytest.mark.parametrize(
     ("text", "edges", "legs"),
-    cases("test_a_product_is_a_tensor_network"),
+    [
+        ("y[b,o] = x[b,i] * W[o,i]", {"i": ("x", "W")}, {"b": "x", "o": "W"}),
+        (
+            "y[b,(o,p)] = x[b,(i,j)] * G[o,i,r] * H[r,p,j]",
+            {"i": ("x", "G"), "j": ("x", "H"), "r": ("G", "H")},
+            {"b": "x", "o": "G", "p": "H"},
+        ),
+        ("y[o] = sum[r,k](A[o,r] * x[r,k])", {"r": ("A", "x")}, {"o": "A", "Σ k": "x"}),
+    ],
 )
 def test_a_product_is_a_tensor_network(
     text: str, edges: dict[str, tuple[str, str]], legs: dict[str, str]

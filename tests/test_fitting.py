@@ -19,7 +19,7 @@ from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
 
-from .conftest import cases, examples, normal, stacked
+from .conftest import examples, normal, stacked
 from .differential import by_numpy
 from .programs import records
 
@@ -186,7 +186,12 @@ def test_a_mask_is_part_of_the_product() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    cases("test_what_is_no_sum_of_products_of_its_own_is_fitted_too"),
+    [
+        "U[p,c] = A[p,r] * B[r,c]\nV[q,c] = D[q,r] * E[r,c]\nW[n,c] = concat[n](U[n,c], V[n,c])",
+        "W[p,c] = A[p,r] * B[r,c] + roll(D[p,r] * E[r,c], p=1)",
+        "W[p,c] = A[p,r] * B[r,c] + A[p,r] * E[r] * F[c]",
+        "W[p,c] = tanh(A[p,r] * B[r,c])",
+    ],
 )
 def test_what_is_no_sum_of_products_of_its_own_is_fitted_too(text: str) -> None:
     graph = graph_of(text, {"p": 5, "q": 4, "c": 6, "r": 1})
@@ -497,7 +502,13 @@ def test_sums_are_fitted_alike_at_any_scale(scale: float) -> None:
 @pytest.mark.parametrize("inputs", [None, "x"])
 @pytest.mark.parametrize(
     ("form", "same"),
-    cases("test_a_number_is_a_factor"),
+    [
+        ("s * A[a,r] * B[r,b]", "A[a,r] * B[r,b]"),
+        ("s * A[a,r] * G[r] * t * B[r,b]", "A[a,r] * B[r,b]"),
+        ("s * A[a,b]", "A[a,b]"),
+        ("s * W[a,b]", "A[a,b]"),
+        ("repeat[a](repeat[b](s))", None),
+    ],
 )
 def test_a_number_is_a_factor(form: str, same: str | None, inputs: str | None) -> None:
     rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.frontend.instantiate import hygienic
 from tensornet.models.attention import attention
 
-from .conftest import cases, examples, normal, rows, within
+from .conftest import examples, normal, rows, within
 
 # ---------------------------------------------------------------------------- Graphs as values
 
@@ -385,7 +385,10 @@ def test_other_numbers_are_trained(text: str, names: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    cases("test_a_number_whose_name_is_a_slip_of_another_is_told"),
+    [
+        ("y[b,length] = x[b,length] * lenght", "length"),
+        ("h[b,i] = W_query[i]*x[b,i]\ny[b,i] = h * W_qeury", "W_query"),
+    ],
 )
 def test_a_number_whose_name_is_a_slip_of_another_is_told(text: str, meant: str) -> None:
     with pytest.warns(
@@ -396,7 +399,14 @@ def test_a_number_whose_name_is_a_slip_of_another_is_told(text: str, meant: str)
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    cases("test_a_reading_that_is_likely_not_meant_is_told_once"),
+    [
+        ("y[i,w] = B[index(i) - w + 3]", r"'w' in the brackets of 'B' is a position, the same as index\(w\)"),
+        (
+            "at[i,w] = index(i) + index(w)\ny[i,w] = B[at[i,w] - index(i) - w]",
+            r"'w' in the brackets of 'B' is a pos",
+        ),
+        ("y[b,i] = x[b,i] * W[i,i]\nz[b,i] = y * W[i,i]", r"fix: write W\[i\] for a vector; or declare 'W'"),
+    ],
 )
 def test_a_reading_that_is_likely_not_meant_is_told_once(text: str, message: str) -> None:
     sizes = {"w": 3} if "w" in text else {}

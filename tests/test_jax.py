@@ -18,7 +18,7 @@ from tensornet.device import calibration
 from tensornet.device.cost_model import default_profile
 from tensornet.protocol import backend_of, load_backend
 
-from .conftest import cases, fresh, normal, sampled
+from .conftest import fresh, normal, sampled
 from .differential import by_numpy
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, first, parameters_of
@@ -379,7 +379,13 @@ def test_an_einsum_is_traced() -> None:
 
 @pytest.mark.parametrize(
     ("text", "inputs", "shape"),
-    cases("test_a_wrong_position_reads_no_neighbour"),
+    [
+        ("y[b] = x[t[b]]", "x[i] t", (7,)),
+        ("y[b] = x[t[b],b]", "x[i,b] t", (7, 3)),
+        ("y[b] = x[b,t[b]]", "x[b,i] t", (3, 7)),
+        ("y[b] = x[b,t[b],t[b]]", "x[b,i,j] t", (3, 7, 7)),
+        ("y[b,c] = x[t[b],c]", "x[i,c] t", (7, 2)),
+    ],
 )
 def test_a_wrong_position_reads_no_neighbour(text: str, inputs: str, shape: tuple[int, ...]) -> None:
     """It is an error where it has a value, and NaN where it is traced, whatever integers there are."""
@@ -451,7 +457,11 @@ def test_what_cannot_be_traced_runs_as_it_did() -> None:
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize(
     ("text", "limit"),
-    cases("test_positions_are_looked_at_though_all_runs_as_one"),
+    [
+        ("y[n,c] = E[t[n],c] * 2", None),
+        ("y[v,c] = 0\ny[t[n],c] += E[n,c]\nv: 4", None),
+        ("y[n,c] = exp(sum[d](E[t[n],d] * E[n,c]))", 70_000),
+    ],
     ids=["read", "added", "in pieces"],
 )
 def test_positions_are_looked_at_though_all_runs_as_one(text: str, limit: int | None, jit: bool) -> None:

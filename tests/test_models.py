@@ -26,7 +26,7 @@ from tensornet.planning.plans import Step
 from tensornet.protocol import backend_of, load_backend
 from tensornet.sizes import evaluate
 
-from .conftest import cases, examples, rows, sampled, table
+from .conftest import examples, rows, sampled, table
 from .conftest import parameters_of as parameters_of
 from .differential import computed, drawn_of_kinds
 
@@ -273,7 +273,13 @@ def numbered_axes(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    cases("test_axes_go_by_plain_names"),
+    [
+        ("vit_b_16", {"b": 1}),
+        ("swin_t", {"b": 1}),
+        ("perceiver_imagenet", {"b": 1}),
+        ("perceiver_io_imagenet_learned", {"b": 1}),
+        ("transformer_base", {"b": 1, "m": 16, "n": 12}),
+    ],
 )
 def test_axes_go_by_plain_names(name: str, sizes: dict[str, int]) -> None:
     """A number tells two axes of one equation apart, and there are none such here."""

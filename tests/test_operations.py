@@ -22,7 +22,7 @@ from tensornet.ops.structure import REPEAT
 from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element
 from tensornet.protocol import load_backend
 
-from .conftest import ROOT, cases, normal, sampled
+from .conftest import ROOT, normal, sampled
 from .differential import BACKENDS, by_numpy
 from .programs import SUMMED_ALONE
 
@@ -138,7 +138,12 @@ def test_backends_spell_every_function() -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize(
     "text",
-    cases("test_the_backward_pass_reads_what_the_forward_pass_dropped"),
+    [
+        "y[i] = dropout(x[i], 0.5) * w[i]",
+        "y[i] = exp(dropout(x[i], 0.5)) * w[i]",
+        "d[i] = dropout(x[i], 0.5)\ny[i] = d[i] * w[i]",
+        "y[i] = dropout(2, 0.5) * w[i] * x[i]",
+    ],
 )
 def test_the_backward_pass_reads_what_the_forward_pass_dropped(text: str, backend: str) -> None:
     """Of what gets no gradient as well: the loss is linear in w, whatever is dropped."""
@@ -209,7 +214,12 @@ def test_dtype_is_kept(dtype: str) -> None:
         assert library.dtype(tn.compile(graph, backend=backend)(parameters, x)) == dtype
 
 
-DTYPES = cases("numbers of the working type")
+DTYPES = [
+    ("m x", "y[b,i] = where(m[b,i], x[b,i] * exp(-index(i) / 2), 0)"),
+    ("t x", "s = 0.5\ny[b,i] = t[b,i] * x[b,i] * s"),
+    ("m x", "s = 0.5\ny[b,i] = where(m[b,i], x[b,i] * s, 0)"),
+    ("m x", "y[b,i] = where(m[b,i], 1, 0.5) * x[b,i]"),
+]
 
 
 @READ_ALONE

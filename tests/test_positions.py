@@ -12,7 +12,7 @@ from tensornet.frontend.elaborate_ir import of_tensors
 from tensornet.graph.element_types import of_leaves
 from tensornet.ops.table import Element
 
-from .conftest import cases, normal
+from .conftest import normal
 from .differential import BACKENDS
 from .programs import titled
 
@@ -115,7 +115,11 @@ def test_what_is_read_at_positions_is_no_position() -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(
     ("text", "rows"),
-    cases("test_gradients_that_are_not_finite_stay_where_they_go"),
+    [
+        ("y[v,c] = 0\ny[t[n],c] += x[n,c]\nl = y[v,c] * q[v,c]", {2}),  # rows that read position 5 of q
+        ("y[n,c] = x[t[n],c]\nl = y[n,c] * q[n,c]", {3}),  # the row that is read at t[5]
+        ("y[n,f] = tanh(x[t[n],c] * W[f,c])\nl = y[n,f] * q[n,f]", {3}),
+    ],
     ids=["added", "read", "read and multiplied"],
 )
 def test_gradients_that_are_not_finite_stay_where_they_go(text: str, rows: set[int], backend: str) -> None:
@@ -135,7 +139,13 @@ def test_gradients_that_are_not_finite_stay_where_they_go(text: str, rows: set[i
 @pytest.mark.parametrize("wrong", [-1, 4, 100])
 @pytest.mark.parametrize(
     "text",
-    cases("test_positions_outside_are_refused_as_where_they_are_read"),
+    [
+        "y[v] = 0\ny[t[n]] += x[n]",
+        "y[v] = 0\ny[t[n]] += 1",
+        "y[n,v] = 0\ny[n,t[n]] += x[n]",
+        "y[u,v] = 0\ny[s[n],t[n]] += x[n]\nu: 2",
+        "y[b,v] = 0\ny[b,t[n]] += x[n] * repeat[b](1)\nb: 2",
+    ],
 )
 def test_positions_outside_are_refused_as_where_they_are_read(text: str, wrong: int, backend: str) -> None:
     library = BACKENDS[backend]()

@@ -22,7 +22,7 @@ from tensornet.scan.kernels import select_associative_scan, select_parallel_form
 from tensornet.scan.lowering import lower_recurrences
 
 from . import oracle
-from .conftest import cases, normal, parameters_of, sampled
+from .conftest import normal, parameters_of, sampled
 from .differential import by_numpy, drawn
 from .programs import titled
 from .test_gradients import check
@@ -126,7 +126,14 @@ def test_the_derivative_of_running_products_is_right_with_zeros(zeros: list[int]
 
 # ---------------------------------------------------------------------------- without a loop, and with less memory
 
-LINEAR = dict(cases("linear recurrences"))
+LINEAR = {
+    "from zero": "h[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
+    "from a start": "h[b,-1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
+    "a sum": "h[b,-1,n] = s[b,n]\nh[b,t,n] = h[b,t-1,n] + u[b,t,n] * a[b,t,n]",
+    "from the end": "h[b,+1,n] = s[b,n]\nh[b,t,n] = u[b,t,n] - a[b,t,n] * h[b,t+1,n]",
+    "a product": "h[b,+1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t+1,n]",
+    "in several lines": "k[b,t,n] = a[b,t,n] * h[b,t-1,n]\nh[b,t,n] = (k[b,t,n] + u[b,t,n]) * 0.5\ny[b,t] = h[b,t,n]*h[b,t,n]",
+}
 
 
 @pytest.mark.parametrize("name", LINEAR)

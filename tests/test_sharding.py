@@ -27,7 +27,7 @@ from tensornet.sharding.part import Part, part_of
 from tensornet.sharding.search import CostTable, eliminated
 from tensornet.sharding.sharded import collectives_of
 
-from .conftest import ROOT, cases, forked, fresh
+from .conftest import ROOT, forked, fresh
 from .pages import run_blocks
 
 # ---------------------------------------------------------------------------- Sharding by axis name
@@ -125,7 +125,17 @@ def test_elimination_finds_the_least_sum() -> None:
             assert math.isclose(cost([found[n] for n in range(6)]), least)
 
 
-SMALL = dict(cases("layers that are divided"))
+SMALL = {
+    "mlp": (
+        "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f]",
+        {"b": 4096, "c": 1024, "f": 4096, "o": 1024},
+    ),
+    "shared": (
+        "p[b,f] = x[b,c] * W[f,c]\nq[b,f] = x[b,c] * V[f,c]\ny[b,f] = p * q",
+        {"b": 512, "c": 4096, "f": 4096},
+    ),
+    "norm": ("n[b,c] = normalize[c](x[b,c])\ny[b,o] = n * W[o,c] + u[o]", {"b": 64, "c": 4096, "o": 8192}),
+}
 
 
 def priced(part: Part, chosen: dict[Any, Any]) -> float:

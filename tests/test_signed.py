@@ -18,7 +18,7 @@ from tensornet.device.cost_model import default_profile
 from tensornet.models.attention import dot_product_attention
 from tensornet.models.tensor_swin import tensor_window_attention
 
-from .conftest import cases, covered, normal, saved_for_backward
+from .conftest import covered, normal, saved_for_backward
 from .programs import titled
 
 KERNEL = "signed_attention("
@@ -222,9 +222,20 @@ def test_under_autocast_products_are_of_the_shorter_type() -> None:
 # ---------------------------------------------------------------------------- shapes, types and strides
 
 
-SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None, bool]] = dict(
-    cases("sizes of signed attention")
-)
+SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None, bool]] = {
+    "plain": ((2, 2, 70, 45, 20, 12), None, None, False),
+    "causal": ((1, 2, 70, 45, 16, 12), None, None, True),
+    "causal, keys that none sees": ((1, 2, 45, 140, 8, 33), None, None, True),
+    "biased": ((2, 2, 33, 66, 16, 16), (1, 2, 33, 66), None, False),
+    "biased by query": ((2, 2, 17, 70, 5, 40), (2, 1, 17, 1), None, False),
+    "biased by key, causal": ((1, 3, 65, 65, 7, 3), (1, 1, 1, 65), None, True),
+    "hidden": ((2, 2, 45, 70, 16, 12), None, (2, 1, 45, 70), False),
+    "hidden by head": ((1, 3, 40, 33, 16, 12), None, (1, 3, 40, 1), False),
+    "biased, hidden": ((2, 2, 45, 70, 40, 20), (2, 2, 45, 70), (1, 1, 45, 70), False),
+    "one key": ((2, 2, 7, 1, 3, 5), (2, 1, 1, 1), (1, 1, 7, 1), False),
+    "one of all": ((1, 1, 1, 1, 1, 1), None, None, True),
+    "long heads": ((1, 1, 40, 90, 100, 128), None, None, False),
+}
 """Batch, heads, queries, keys, and the lengths of keys and of values; shapes of a bias and of what is seen; causal."""
 
 

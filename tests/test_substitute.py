@@ -22,7 +22,7 @@ import tensornet as tn
 from tensornet.weights.factorizations import FACTORIZATIONS, factored, tensorize
 from tensornet.weights.substitution import replaced
 
-from .conftest import cases, examples, normal, sampled, those_of
+from .conftest import examples, normal, sampled, those_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -93,7 +93,12 @@ def vit() -> tn.Graph:
 
 
 KINDS = [name for name in FACTORIZATIONS if name != "dense"]
-TEXTS = cases("equations of a weight")
+TEXTS = [
+    "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]",
+    "W[(a,b),(c,d)] = G[r] * U[a,r] * V[b,r] * X[c,r] * Y[d,r]",
+    "W[(b,a),(c,d)] = P[a,r] * Q[r,b,c,s] * R[s,d]",
+    "W[(a,b),(d,c)] = P[a,b,r] * Q[r,c,d]",
+]
 
 
 @examples(80)
@@ -485,7 +490,14 @@ def test_weights_of_one_shape_share_factors_whatever_their_sizes_are_called() ->
     assert tn.parameter_count(made) == 2 * 2 * 2 + 2 * 6 * 2
 
 
-GATES = dict(cases("weights stacked by gate"))
+GATES = {
+    "kept apart": "z[t,b,k,o] = x[t,b,i]*W[(k,o),i] + h[t-1,b,j]*R[(k,o),j]\n"
+    "c[t,b,o] = sigmoid(z[t,b,1,o])*c[t-1,b,o] + sigmoid(z[t,b,0,o])*tanh(z[t,b,2,o])\n"
+    "h[t,b,o] = sigmoid(z[t,b,3,o])*tanh(c[t,b,o])",
+    "one by one": "p[t,b,o] = x[t,b,i]*W[(0,o),i] + h[t-1,b,j]*R[(0,o),j]\n"
+    "q[t,b,o] = x[t,b,i]*W[(1,o),i] + h[t-1,b,j]*R[(1,o),j]\n"
+    "h[t,b,o] = tanh(p)*sigmoid(q)",
+}
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

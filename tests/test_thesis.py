@@ -22,7 +22,7 @@ from tensornet.study.results import read_tensors, runs_of
 from tensornet.study.task import Recipe
 from tensornet.study.thesis import experiments, fitting, load_images, read_mnist, source_of, thesis
 
-from .conftest import cases, needs, normal, sampled
+from .conftest import needs, normal, sampled
 from .studies import Finished, kept, study
 from .test_data import write_mnist
 
@@ -186,7 +186,16 @@ def test_only_the_published_files_are_those_of_a_data_set(
 # ---- arrays of one's own
 
 
-SHAPES: dict[tuple[int, ...], tuple[Any, int, int, int]] = dict(cases("shapes of examples"))
+SHAPES: dict[tuple[int, ...], tuple[Any, int, int, int]] = {
+    (8, 8): (8, 1, 2, 2),
+    (16, 16): (16, 1, 2, 4),
+    (28, 28): (28, 1, 4, 7),
+    (3, 32, 32): (32, 3, 4, 4),
+    (32, 32, 3): (32, 3, 4, 4),
+    (10, 12, 1): ((10, 12), 1, 2, 5),
+    (17, 13): ((17, 13), 1, 2, 7),
+    (1, 5): ((1, 5), 1, 2, 1),
+}
 """Of shapes of an image its sides, channels, patch and window."""
 
 

@@ -28,7 +28,7 @@ from tensornet.device.cost_model import (
 )
 from tensornet.protocol import load_backend
 
-from .conftest import cases, sampled
+from .conftest import sampled
 from .test_planner import ways_of
 
 CPU = default_profile("cpu")
@@ -513,7 +513,14 @@ def test_nothing_is_lost_by_following_few_forms(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    cases("test_a_plan_says_how_sure_its_times_are"),
+    [
+        ({}, "four of five within ×/÷ 1.7, as is assumed of the built-in constants"),
+        ({"key": "here", "spread": 1.42}, "four of five within ×/÷ 1.4, by constants measured on the device"),
+        (
+            {"key": "here", "spread": 3.0, "unrest": 0.9},
+            "four of five within ×/÷ 3, as is assumed of the built-in constants: the device was busy, see `tensornet calibrate`",
+        ),
+    ],
 )
 def test_a_plan_says_how_sure_its_times_are(changes: dict[str, Any], words: str) -> None:
     profile = replace(CPU, **changes)

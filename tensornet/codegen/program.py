@@ -36,14 +36,30 @@ if TYPE_CHECKING:
 
 
 @overload
-def plan(graph: Graph, /, *, mesh: None = None, **options: Any) -> Plan: ...
+def plan(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str = "float32",
+    profile: DeviceProfile | None = None,
+    memory_limit: Memory | None = None,
+    compare: bool = True,
+    outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
+    training: bool | int = False,
+    wrt: str | Sequence[str] | None = None,
+    trace: bool | int | Callable[[str], object] = False,
+    **sizes: int,
+) -> Plan: ...
 
 
 @overload
 def plan(graph: Graph, /, *, mesh: Any, **options: Any) -> ShardedPlan: ...
 
 
-@of_graph
+@of_graph  # type: ignore[misc]  # a size may be called as the arguments for meshes are
 def plan(
     graph: Graph,
     /,
