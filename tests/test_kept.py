@@ -374,8 +374,11 @@ def test_a_recurrence_is_cut_into_no_more_segments_than_it_takes() -> None:
     graph = tn.layer(CELL, inputs="x, h0", i=6, o=8)
     most = kept(planned(graph, b=3, t=64))
     lengths = []
-    for limit in range(most, most // 2, -most // 10):
+    for limit in range(
+        most, 2 * most // 3, -most // 10
+    ):  # below, the states before segments are recomputed too
         plan = planned(graph, memory_limit=limit, b=3, t=64)
+        assert kept(plan) <= limit
         (loop,) = (step.along for step in plan.steps if getattr(step, "along", None))
         lengths.append(loop.segment)
     assert lengths[0] is None
