@@ -31,8 +31,7 @@ def scan(
         function: takes the inputs at a position, the states and the rest; returns its results as a tuple, or the one.
         cut, axes: the inputs, and the axis of each that is cut into positions.
         states, following: the initial states, and the index of the result that becomes the next value of each.
-        rest: operands that are the same at all positions.
-        size, results: the number of positions, and of results to stack.
+        rest, size, results: operands that all positions share; the number of positions, and of results to stack.
         back: whether it runs from the last position to the first.
         last: the results that are kept of the last iteration alone, as a stack of one.
     """
@@ -41,7 +40,8 @@ def scan(
         blank = [library.zeros(each, each.shape[:axis] + each.shape[axis + 1 :]) for each, axis in inputs]
         found = as_tuple(function(*blank, *states, *rest))
         return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
-    order, made = slice(None, None, -1 if back else 1), list[Any]()
+    made: list[Any] = []  # which torch.compile traces
+    order = slice(None, None, -1 if back else 1)
     pieces = [library.unbind(each, axis)[order] for each, axis in inputs]
     for at, *given in zip(range(size)[order], *pieces, strict=True):
         found = as_tuple(function(*given, *states, *rest))
@@ -53,8 +53,9 @@ def scan(
     return [library.xp.stack(each, axis=0) if isinstance(each, list) else each for each in made], states
 
 
-JOINED = 1 << 20
-"""Up to so many elements, torch stacks results in less time than it writes them one by one into an array."""
+JOINED = 1 << 14
+"""Up to so many elements, torch stacks results in less time than it writes them one by one into an array. For more, a
+second copy would take memory that plans do not count."""
 
 
 def _blank(library: Any, like: Any, size: int) -> Any:

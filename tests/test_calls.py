@@ -111,6 +111,17 @@ def test_peak_memory_is_that_of_the_worst_moment_inside_a_block() -> None:
     assert plan.peak_memory == block.peak_memory + given + others  # what the other call has, and the first x
 
 
+def test_a_block_with_dropout_drops_in_training_only() -> None:
+    layer = tower(("wide", "wide", "wide"), c=6)
+    drop = tn.layer("y[...] = dropout(x[...], 0.5)", inputs="x")
+    noisy = tn.model(lambda x: drop(layer(x, scope="layer")), inputs="x[b,i,c]")
+    graph = tn.model(lambda x: noisy(noisy(x, scope="a"), scope="b"), inputs="x[b,i,c]", i=8)
+    parameters, x = arrays_of(graph, 0)
+    f = tn.compile(graph)
+    np.testing.assert_array_equal(f(parameters, x), f(parameters, x))
+    assert (f(parameters, x, training=True) == 0).mean() > 0.3
+
+
 def test_one_name_of_two_axes_gets_a_number_only_where_they_meet() -> None:
     layers = {heads: tn.layer(ATTENTION, inputs="x", h=heads, d=3) for heads in (2, 4)}
     graph = tn.model(lambda x: layers[4](layers[2](x, scope="a"), scope="b"), inputs="x[b,i,c]", c=6)

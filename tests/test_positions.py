@@ -162,3 +162,5 @@ def test_what_is_reckoned_outside_adds_to_nothing() -> None:
     x, expected = normal(6, 2), np.zeros((5, 2))
     expected[[1, 3]] = x[[1, 2]]
     np.testing.assert_allclose(tn.compile(graph)({}, x), expected)
+    for start in ("0", "0.0"):
+        assert str(tn.layer(f"y[i] = {start}\ny[i] += x[i]", inputs="x").equations[0]) == "y[i] = x[i]"

@@ -65,7 +65,8 @@ def along_recomputed(
         wholes, left = scan(SHARED, called, pieces, now, others, *repetition)
         return (*wholes, *left)
 
-    made, now = list[Any](), states
+    made: list[Any] = []
+    now = states
     for done in range(0, max(size, 1), segment):
         length = min(segment, size - done)
         first = size - done - length if back else done

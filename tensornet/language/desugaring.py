@@ -93,7 +93,7 @@ def _total(start: Equation, additions: Sequence[Addition], names: Container[str]
     first = (
         start.right if isinstance(start.right, Literal) else Ref(fresh(f"{start.name}_0", names), start.left)
     )
-    terms = [] if first == Literal(0) else [first]
+    terms = [] if isinstance(first, Literal) and not first.value else [first]
     if not terms and len(additions) == 1:
         yield _part(start, *additions)
         return
