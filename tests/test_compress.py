@@ -120,6 +120,15 @@ def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
     assert bound.weights == found.allocation.weights
 
 
+def test_an_error_is_a_bound() -> None:
+    counts = []
+    for bound in (0.05, 0.2, 0.4):
+        found = tn.compress(PAIR, VALUES, error=bound)
+        assert found.allocation.error <= bound
+        counts.append(tn.parameter_count(found.model))
+    assert counts == sorted(counts, reverse=True)
+
+
 @pytest.mark.parametrize("kind", ["flops", "seconds"])
 def test_what_a_call_costs_is_a_budget(kind: str) -> None:
     graph, values = WIDE

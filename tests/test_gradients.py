@@ -381,6 +381,24 @@ def test_a_chain_of_factors_costs_as_many_products() -> None:
     check(graph, {name: example(6, 6) + n for n, name in enumerate(parameters_of(graph))}, tolerance=1e-8)
 
 
+@pytest.mark.parametrize("count", sampled([12, 32], [12]))
+def test_a_tensor_train(count: int) -> None:
+    """An input of 2ⁿ numbers as a train, beside a train of weights: the backward pass costs at most 4 times the one there."""
+    cores = []
+    for n in range(count):
+        left = f"r{n}," if n else ""
+        right = f",r{n + 1}" if n < count - 1 else ""
+        cores.append(f"G{n}[{left}i{n}{right}]")
+        left, right = left.replace("r", "s"), right.replace("r", "s")
+        cores.append(f"H{n}[{left}i{n}{right}]")
+    sizes = {f"i{n}": 2 for n in range(count)} | {f"{a}{n}": 4 for a in "rs" for n in range(1, count)}
+    graph = tn.layer(f"y = {' * '.join(cores)}", **sizes)
+    forward, both = (int(tn.flop_count(each)) for each in (graph, tn.gradient(graph)))
+    assert both - forward <= 4 * forward
+    arrays = {leaf.name: normal(*(sizes[axis.name] for (axis,) in leaf.dims)) for leaf in graph.parameters}
+    check(graph, arrays, backends=("numpy",), tolerance=1e-8)
+
+
 # ---------------------------------------------------------------------------- a loss, and its gradients
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from tensornet import models
 from tensornet.initialization.initial_values import derived
 from tensornet.runtime import initial_values
 from tensornet.runtime.initial_values import starts
+from tensornet.sizes import evaluate
 
-from .conftest import normal, rows, sampled
+from .conftest import examples, normal, rows, sampled
 from .programs import SUMMED_ALONE
 from .starting import Layers
 
@@ -196,6 +196,15 @@ def test_a_norm_is_on_its_scale_and_so_is_what_follows(norm: str, scale: float) 
     assert 0.8 < deviation(graph, 4) < 1.25
 
 
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_normalized_weights_are_on_their_scale(size: int) -> None:
+    """Salimans and Kingma (2016)."""
+    text = "V[o,i] = g[o] * W[o,i] / sqrt(sum[i](W[o,i] * W[o,i]))\ny[b,o] = x[b,i] * V[o,i]"
+    graph = tn.layer(text, inputs="x", i=size, o=64)
+    assert starts(graph)["g"] == ("value", 1.0)
+    assert 0.9 < deviation(graph, size) < 1.1
+
+
 # ---------------------------------------------------------------------------- at random
 
 
@@ -314,15 +323,6 @@ ALIVE: dict[str, tuple[Callable[[], tn.Graph], tuple[int, ...]]] = {
     "CP": (lambda: models.convolution(16, 24, factorization="cp", rank=0.3), (16, 12, 12)),
     "TT": (lambda: models.convolution(16, 24, factorization="tt", rank=0.3), (16, 12, 12)),
     "routed": (lambda: models.mixture_of_experts(32, 64, 8), (20, 32)),
-    "contracted": (lambda: models.tcl((6, 7, 8), (5, 6, 7)), (6, 7, 8)),
-    **{
-        f"regressed, {kind}": (partial(models.trl, (6, 7, 8), 20, rank=0.2, factorization=kind), (6, 7, 8))
-        for kind in ("tucker", "cp", "tt")
-    },
-    **{
-        f"linear, {kind}": (partial(models.linear, (8, 8), (8, 8), factorization=kind, rank=0.3), (64,))
-        for kind in ("dense", "tucker", "cp", "tt", "blocktt", "kronecker")
-    },
 }
 
 
@@ -378,6 +378,11 @@ def products(draw: Any) -> tuple[str, dict[str, int]]:
     return f"y[{left}] = {' * '.join(terms)}", {axis: sizes[axis] for axis in seen}
 
 
+def mean_square(graph: tn.Graph, shape: Sequence[int], draws: int, rows: int) -> float:
+    """Of the results of standard normal numbers, over some starts."""
+    return float(np.mean(deviations(graph, tuple(shape), range(draws), rows) ** 2))
+
+
 @READ_ALONE
 @given(products())
 def test_summed_size_and_variances_balance(case: tuple[str, dict[str, int]]) -> None:
@@ -389,6 +394,23 @@ def test_summed_size_and_variances_balance(case: tuple[str, dict[str, int]]) -> 
         return
     summed = np.prod([sizes[axis] for axis in sizes if f",{axis}" not in text.split("]")[0]])
     assert summed * np.prod([std**2 for _, std in found.values()]) == pytest.approx(1.0)
+
+
+LAYERS = [
+    tn.models.tcl((6, 7, 8), (5, 6, 7)),
+    *[tn.models.trl((6, 7, 8), 20, rank=0.2, factorization=kind) for kind in ("tucker", "cp", "tt")],
+    *[
+        tn.models.linear((8, 8), (8, 8), factorization=kind, rank=0.3)
+        for kind in ("dense", "tucker", "cp", "tt", "blocktt", "kronecker")
+    ],
+]
+
+
+@READ_ALONE
+@pytest.mark.parametrize("graph", LAYERS, ids=lambda graph: str(graph.equations[0])[:60])
+def test_layers_keep_the_standard_deviation(graph: tn.Graph) -> None:
+    shape = [evaluate(dim[0].size, graph.bound) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]]
+    assert 0.6 < np.sqrt(mean_square(graph, shape, 8, 256)) < 1.6
 
 
 @READ_ALONE
@@ -546,3 +568,13 @@ def test_complex_starts_stay_complex() -> None:
     assert tn.init(graph, dtype="complex64")["W"].tolist() == [1 + 2j, 3j]
     with pytest.raises(tn.DtypeError, match=r"'W' starts at complex numbers(?s:.*)complex64"):
         tn.init(graph)
+
+
+@READ_ALONE
+@given(products())
+@examples(34)  # 20 by day
+def test_variance_is_kept_by_random_products(case: tuple[str, dict[str, int]]) -> None:
+    text, sizes = case
+    graph = tn.layer(text, inputs="x", **sizes)
+    shape = [graph.bound[dim[0].name] for dim in graph.inputs[0].dims[1:]]
+    assert 0.3 < mean_square(graph, shape, 12, 400) < 3.0
