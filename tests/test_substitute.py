@@ -435,7 +435,7 @@ def test_layers_have_the_forms_of_the_table(
     assert {name[0] for name in params if name != "bias"} <= {*letters}
     moved = dict(zip((leaf.name for leaf in substituted.parameters), factors, strict=True))
     expected = tn.compile(substituted)(moved, x) + (params["bias"].reshape(-1) if bias else 0)
-    np.testing.assert_allclose(tn.compile(layer)(params, x), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(tn.compile(layer)(params, x), expected, rtol=1e-10, atol=1e-12 * bias)
 
 
 @pytest.mark.parametrize(
